@@ -62,6 +62,9 @@ add_library(mp_sites OBJECT EXCLUDE_FROM_ALL ${sources})
 target_compile_options(mp_sites PRIVATE -O0 -g)
 target_link_libraries(mp_sites PUBLIC mp_options mp_kernels Threads::Threads PkgConfig::HWLOC
     PkgConfig::NUMA PkgConfig::URING PkgConfig::JANSSON PkgConfig::PCRE2 PkgConfig::UTF8PROC)
+if(MHD_FOUND)
+    target_link_libraries(mp_sites PUBLIC PkgConfig::MHD)
+endif()
 
 include(tests/device/fakecuda/fakecuda.cmake)
 
@@ -137,6 +140,15 @@ target_link_options(model_block_type_test PRIVATE -Wl,--wrap=mp_wtype_info,--wra
 mp_test(model/generate_test LIBS mp_engine SOURCES tests/model/harness.c TIMEOUT 120)
 mp_test(model/batcher_test LIBS mp_engine m SOURCES tests/model/harness.c WRAP LABELS fault TIMEOUT 120)
 mp_test(model/draft_test LIBS mp_engine m SOURCES tests/model/harness.c TIMEOUT 240)
+if(MHD_FOUND)
+    mp_test(model/serve_test LIBS mp_engine m SOURCES tests/model/harness.c WRAP_FILES LABELS fault TIMEOUT 240)
+    foreach(case api client limits stop)
+        add_test(NAME system/serve/${case} COMMAND python3 tests/system/serve/serve_test.py
+            $<TARGET_FILE:moepager> ${case} WORKING_DIRECTORY ${PROJECT_SOURCE_DIR})
+        set_tests_properties(system/serve/${case} PROPERTIES TIMEOUT 600 SKIP_RETURN_CODE 77
+            LABELS cli)
+    endforeach()
+endif()
 mp_test(model/generate_stops_test LIBS mp_engine SOURCES tests/model/harness.c TIMEOUT 120)
 mp_test(unit/engine/tokenizer_cases_test LIBS mp_engine WRAP TIMEOUT 600)
 mp_test(unit/engine/tokenizer_refusals_test LIBS mp_engine)

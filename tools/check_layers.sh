@@ -51,6 +51,7 @@ engine/forward/cuda: vmm/* kernels/* policy policy/pager engine/model engine/gpu
 engine/calibrate:   vmm/base policy engine/model engine/model/sidecar engine/forward
 engine/session:     vmm/* policy engine/model engine/text engine/pool engine/gpu engine/probe engine/forward engine/forward/cuda engine/session/draft
 engine/session/draft: vmm/* engine/model engine/text engine/forward engine/session
+engine/serve:       vmm/* policy policy/pager engine/session engine/text engine/forward engine/model
 engine/cli/args:    vmm/base engine/calibrate engine/convert engine/model engine/model/sidecar engine/repack engine/session engine/text
 engine/cli:         vmm/* policy/* kernels/* engine/*
 interpose:          vmm/base

@@ -1,4 +1,5 @@
-# mp_fuzz(st_header_fuzz LIBS mp_engine [SOURCES more.c])
+# mp_fuzz(request_json_fuzz LIBS mp_engine m)
+mp_fuzz(st_header_fuzz LIBS mp_engine [SOURCES more.c])
 # builds tests/fuzz/st_header_fuzz.c with libFuzzer. Add the target to tests/fuzz/targets too.
 function(mp_fuzz name)
     cmake_parse_arguments(T "" "" "LIBS;SOURCES" ${ARGN})

@@ -24,6 +24,14 @@ struct mp_clock *mp_clock_monotonic(void)
     return &monotonic;
 }
 
+uint64_t mp_clock_wall_s(void)
+{
+    struct timespec now;
+
+    clock_gettime(CLOCK_REALTIME, &now);
+    return (uint64_t)now.tv_sec;
+}
+
 static uint64_t virtual_now_ns(struct mp_clock *clock)
 {
     return ((struct mp_clock_virtual *)clock)->time_ns;

@@ -7,7 +7,7 @@
 /*
  * Time as an injected object, so that tests and the simulator can use their own clock. clock.c is
  * the only file that reads the system's clock. Times are nanoseconds since an arbitrary start and
- * never go backwards; wall-clock time is not used in this project.
+ * never go backwards; wall-clock time is not used in this project, but for the date of a reply.
  *
  * Thread safety: now_ns() may be called from any thread at any time.
  */
@@ -22,6 +22,9 @@ static inline uint64_t mp_clock_now_ns(struct mp_clock *clock)
 
 /* The system's monotonic clock. Static, never NULL, needs no destroy. */
 struct mp_clock *mp_clock_monotonic(void);
+
+/* Seconds since 1970, for dates that others read; never for measuring. */
+uint64_t mp_clock_wall_s(void);
 
 /*
  * A clock for simulation: it stands still while code runs and moves from event to event when code

@@ -230,7 +230,15 @@ enum mp_status mp_args_parse(enum mp_command command, int argc, char **argv, str
     enum mp_status status = MP_OK;
 
     *args = (struct mp_args){
-        .max_tokens = 256,
+        .max_tokens = command == MP_COMMAND_SERVE ? 1u << 24 : 256,
+        .port = 8080,
+        .queue = 64,
+        .chunk_tokens = 64,
+        .request_bytes = 4u << 20,
+        .connections = 256,
+        .idle_s = 30,
+        .answer_s = 3600,
+        .grace_s = 30,
         .prompt_tokens = 64,
         .gen_tokens = 64,
         .repeat = 3,

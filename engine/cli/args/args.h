@@ -14,11 +14,13 @@ struct mp_args {
     const char *model, *prompt, *prompt_file, *batch_file, *system;
     const char *logits_out, *trace, *timeline, *decision_log, *out, *tokens_file, *from_trace;
     const char *replayed, *evicts, *profiles, *partition, *budgets, *accounting; /* of replay */
-    const char *machine, *batches, *changes; /* of simulate; profiles also */
-    const char *cluster, *places;            /* of simulate, for several servers */
-    const char *text, *sweep, *reference;    /* of calibrate and eval */
-    const char *skip;                        /* of probe */
-    const char *type, *to, *imatrix;         /* of repack */
+    const char *machine, *batches, *changes;              /* of simulate; profiles also */
+    const char *cluster, *places;                         /* of simulate, for several servers */
+    const char *text, *sweep, *reference;                 /* of calibrate and eval */
+    const char *skip;                                     /* of probe */
+    const char *type, *to, *imatrix;                      /* of repack */
+    const char *host, *api_key_file, *tls_cert, *tls_key; /* of serve */
+    uint64_t port, queue, chunk_tokens, request_bytes, connections, idle_s, answer_s, grace_s;
     const char *stops[MP_STOPS_MAX];
     uint64_t stop_count;
     uint64_t max_tokens, warm_tokens, prompt_tokens, gen_tokens, repeat, shard_bytes;
@@ -46,7 +48,8 @@ struct mp_args {
     X(EVAL, eval)           \
     X(PROBE, probe)         \
     X(DOCTOR, doctor)       \
-    X(PRELOAD, preload)
+    X(PRELOAD, preload)     \
+    X(SERVE, serve)
 
 enum mp_command {
 #define X(upper, lower) MP_COMMAND_##upper,

@@ -18,6 +18,7 @@
 #define PROBE MP_COMMAND_BIT(PROBE)
 #define DOCTOR MP_COMMAND_BIT(DOCTOR)
 #define PRELOAD MP_COMMAND_BIT(PRELOAD)
+#define SERVE MP_COMMAND_BIT(SERVE)
 #define ALL ((1u << MP_COMMAND_COUNT) - 1)
 
 #define AT(field) offsetof(struct mp_args, field)
@@ -77,12 +78,12 @@ const struct mp_flag mp_flags[] = {
           "one prompt per line, 1 to 64, processed together"),
     SWITCH("chat", chat, RUN, BASIC, "put the prompt into the model's chat format"),
     TEXT("system", system, RUN, BASIC, "TEXT", "system message for --chat"),
-    NUMBER("max-tokens", max_tokens, 1, 1u << 24, RUN, BASIC, "N",
-           "most tokens to generate per prompt (256)"),
-    REAL("temperature", temperature, 100, RUN, BASIC, "T", "0 is greedy (0)"),
-    NUMBER("top-k", top_k, 0, 1u << 22, RUN, BASIC, "K",
+    NUMBER("max-tokens", max_tokens, 1, 1u << 24, RUN | SERVE, BASIC, "N",
+           "most tokens to generate per prompt (256; serve: as the context holds)"),
+    REAL("temperature", temperature, 100, RUN | SERVE, BASIC, "T", "0 is greedy (0)"),
+    NUMBER("top-k", top_k, 0, 1u << 22, RUN | SERVE, BASIC, "K",
            "sample from the K most likely tokens; 0: from all (0)"),
-    REAL("top-p", top_p, 1, RUN, BASIC, "P",
+    REAL("top-p", top_p, 1, RUN | SERVE, BASIC, "P",
          "sample from the most likely tokens that together reach probability P (1)"),
     { "stop", MP_FLAG_STOP, AT(stops), 0, 0, 0, RUN, BASIC, "TEXT",
       "end before this text; may be repeated" },
@@ -91,8 +92,8 @@ const struct mp_flag mp_flags[] = {
     NUMBER("prompt-tokens", prompt_tokens, 1, 1u << 20, SIMULATE, BASIC, "N", PROMPT_TOKENS_HELP),
     NUMBER("gen-tokens", gen_tokens, 1, 1u << 24, BENCH, BASIC, "N", GEN_TOKENS_HELP),
     NUMBER("gen-tokens", gen_tokens, 0, 1u << 20, SIMULATE, BASIC, "N", GEN_TOKENS_HELP),
-    NUMBER("batch", batch, 1, 64, BENCH | EVAL, BASIC, "N",
-           "sequences at once (1; eval --predictors: 32)"),
+    NUMBER("batch", batch, 1, 64, BENCH | EVAL | SERVE, BASIC, "N",
+           "sequences at once (1; eval --predictors: 32; serve: 8)"),
     TEXT("batches", batches, SIMULATE, BASIC, "N,M",
          "numbers of sequences at once; simulates each (1)"),
     NUMBER("repeat", repeat, 1, 1000, BENCH, BASIC, "R", "runs; the median one is reported (3)"),
@@ -159,6 +160,27 @@ const struct mp_flag mp_flags[] = {
     SWITCH("child", child, PROBE, EXPERT,
            "measure in this process and print lines, as the command does for itself"),
     TEXT("skip", skip, PROBE, EXPERT, "A,B", "with --child: steps to leave out"),
+    TEXT("host", host, SERVE, BASIC, "ADDRESS",
+         "address to listen on; other than this machine's own only with keys (127.0.0.1)"),
+    NUMBER("port", port, 0, 65535, SERVE, BASIC, "N", "port to listen on; 0: any free one (8080)"),
+    INPUT("api-key-file", api_key_file, SERVE, BASIC, "FILE",
+          "serve only who knows a key of this file, one per line; SIGHUP reads it again"),
+    INPUT("tls-cert", tls_cert, SERVE, BASIC, "FILE", "certificate in PEM: serve https"),
+    INPUT("tls-key", tls_key, SERVE, BASIC, "FILE", "its key in PEM"),
+    NUMBER("queue", queue, 1, 65536, SERVE, BASIC, "N",
+           "answers that may wait for a sequence; more are refused (64)"),
+    NUMBER("chunk-tokens", chunk_tokens, 1, 65535, SERVE, EXPERT, "N",
+           "tokens of prompts per step while answers are being generated (64)"),
+    { "request-bytes", MP_FLAG_BYTES, AT(request_bytes), 1024, 1u << 28, 0, SERVE, EXPERT, "SIZE",
+      "the largest request (4MiB)" },
+    NUMBER("connections", connections, 1, 65536, SERVE, EXPERT, "N",
+           "connections at once; more wait or are refused (256)"),
+    NUMBER("idle", idle_s, 1, 86400, SERVE, EXPERT, "SECONDS",
+           "time for a connection to send a whole request, and without one (30)"),
+    NUMBER("answer-time", answer_s, 1, 604800, SERVE, EXPERT, "SECONDS",
+           "the longest that a request may take (3600)"),
+    NUMBER("grace", grace_s, 0, 86400, SERVE, EXPERT, "SECONDS",
+           "time for answers in progress when the server is to end (30)"),
     SWITCH("check", check, PRELOAD, BASIC, "start nothing; show what would happen, and obstacles"),
     SWITCH("json", json, ALL, BASIC, "print one JSON object on standard output"),
     SWITCH("help", help, ALL, BASIC, "print the main flags and examples"),
@@ -253,6 +275,10 @@ const struct mp_command_info mp_commands[MP_COMMAND_COUNT] = {
       "  moepager preload --budget 60% --report 1 -- llama-cli -m model.gguf -p 'Once upon a time'\n"
       "  moepager preload -- python3 generate.py\n"
       "  moepager preload --check -- llama-bench -m model.gguf\n" },
+    { "serve", "serve a model to OpenAI clients and browsers (docs/serve.md)", ENGINE_SETTINGS,
+      "  moepager serve --model models/tiny-moe --budget 25%\n"
+      "  moepager serve --model DIR --port 8000 --batch 16 --ctx 8192\n"
+      "  moepager serve --model DIR --host 0.0.0.0 --api-key-file keys.txt\n" },
 };
 
 static const struct mp_flag *find_exactly(enum mp_command command, const char *name, size_t bytes)

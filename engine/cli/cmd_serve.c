@@ -1,0 +1,235 @@
+/*
+ * `moepager serve`: a server with OpenAI's API for one model, until a signal ends it.
+ */
+#include <stdlib.h>
+#include <string.h>
+
+#include "engine/cli/commands.h"
+#include "engine/serve/http.h"
+#include "engine/serve/server.h"
+#include "engine/session/progress.h"
+#include "engine/text/chat.h"
+#include "vmm/base/error.h"
+#include "vmm/base/log.h"
+
+#define SEND_S 10u /* for replies that are complete, when the server ends */
+#define TLS_FILE_BYTES_MAX (1u << 20)
+
+struct serve {
+    const struct mp_args *args;
+    const struct mp_settings *settings;
+    struct mp_session session;
+    struct mp_progress_bar bar;
+    struct mp_chat *chat;
+    char chat_error[512];
+    struct mp_heat heat;
+    struct mp_server *server;
+    struct mp_http_config http_config;
+    char *tls_cert, *tls_key;
+    struct mp_http *http;
+};
+
+static volatile sig_atomic_t reload;
+
+static void on_hangup(int number)
+{
+    (void)number;
+    reload = 1;
+}
+
+/* The last part of the path names the model. */
+static const char *model_name(const char *path)
+{
+    const char *slash = strrchr(path, '/');
+
+    return slash != NULL && slash[1] != '\0' ? slash + 1 : path;
+}
+
+static struct mp_sampling choose_sampling(const struct serve *serve)
+{
+    const struct mp_args *args = serve->args;
+
+    return (struct mp_sampling){
+        .temperature = args->temperature >= 0 ? args->temperature : 0,
+        .top_k = args->top_k != UINT64_MAX ? (uint32_t)args->top_k : 0,
+        .top_p = args->top_p >= 0 ? args->top_p : 1,
+        .seed = serve->settings->run.seed,
+    };
+}
+
+/* A key or certificate, whole. */
+static enum mp_status read_pem(const char *path, char **text_p)
+{
+    size_t bytes = 0;
+    const enum mp_status status = mp_read_text(path, text_p, &bytes);
+
+    return status == MP_OK && bytes > TLS_FILE_BYTES_MAX
+               ? mp_fail(MP_ERR_CONFIG, "E_TLS", "a certificate or key is larger than %u bytes",
+                         TLS_FILE_BYTES_MAX)
+               : status;
+}
+
+static enum mp_status read_files(struct serve *serve)
+{
+    const struct mp_args *args = serve->args;
+    enum mp_status status = MP_OK;
+
+    if ((args->tls_cert != NULL) != (args->tls_key != NULL))
+        return mp_fail(MP_ERR_CONFIG, "E_USAGE", "--tls-cert and --tls-key need each other");
+    if (args->api_key_file != NULL)
+        status = mp_keys_load(args->api_key_file, &serve->http_config.keys);
+    if (status == MP_OK && args->tls_cert != NULL)
+        status = read_pem(args->tls_cert, &serve->tls_cert);
+    if (status == MP_OK && args->tls_key != NULL)
+        status = read_pem(args->tls_key, &serve->tls_key);
+    return status;
+}
+
+/* A model without a chat format serves everything else. */
+static enum mp_status open_chat(struct serve *serve)
+{
+    const enum mp_status status = mp_chat_load(serve->args->model, &serve->chat);
+
+    if (status != MP_ERR_MODEL)
+        return status;
+    snprintf(serve->chat_error, sizeof(serve->chat_error), "%s", mp_error_last()->text);
+    mp_log_warn("serve", "/v1/chat/completions is refused: %s", serve->chat_error);
+    return MP_OK;
+}
+
+static enum mp_status open_session(struct serve *serve)
+{
+    const struct mp_progress progress = mp_loading_progress(&serve->bar);
+    const struct mp_session_config config = {
+        .model = serve->args->model,
+        .sequences = serve->args->batch != 0 ? (uint32_t)serve->args->batch : 8,
+        .tokenizer = true,
+        .progress = &progress,
+        .clock = mp_clock_monotonic(),
+        .probe = true,
+        .routed = mp_heat_routed,
+        .routed_ctx = &serve->heat,
+    };
+    enum mp_status status;
+
+    mp_progress_bar_begin(&serve->bar, "loading", NULL, config.clock);
+    status = mp_session_open(serve->settings, &config, &serve->session);
+    mp_progress_bar_end(&serve->bar);
+    return status;
+}
+
+static void on_reload(void *ctx)
+{
+    struct serve *serve = ctx;
+    struct mp_keys *keys = NULL;
+
+    if (serve->args->api_key_file == NULL)
+        return;
+    if (mp_keys_load(serve->args->api_key_file, &keys) != MP_OK) {
+        mp_log_error("serve", "the keys stay as they were: %s", mp_error_last()->text);
+        return;
+    }
+    mp_http_set_keys(serve->http, keys);
+    mp_log_info("serve", "read the keys again");
+}
+
+static void on_stopping(void *ctx)
+{
+    struct serve *serve = ctx;
+
+    fputs("stopping: answers in progress may end; once more to stop at once\n", stderr);
+    mp_http_refuse(serve->http);
+}
+
+static enum mp_status open_server(struct serve *serve)
+{
+    const struct mp_args *args = serve->args;
+    const struct mp_server_config config = {
+        .session = &serve->session,
+        .heat = &serve->heat,
+        .chat = serve->chat,
+        .chat_error = serve->chat_error,
+        .model_name = model_name(args->model),
+        .sampling = choose_sampling(serve),
+        .max_tokens = (uint32_t)args->max_tokens,
+        .waiting_max = (uint32_t)args->queue,
+        .chunk_tokens = (uint32_t)args->chunk_tokens,
+        .grace_s = (uint32_t)args->grace_s,
+        .answer_s = (uint32_t)args->answer_s,
+        .clock = mp_clock_monotonic(),
+        .stop = &mp_interrupted,
+        .reload = &reload,
+        .on_reload = on_reload,
+        .on_stopping = on_stopping,
+        .ctx = serve,
+    };
+    enum mp_status status = mp_server_create(&config, &serve->server);
+
+    if (status != MP_OK)
+        return status;
+    serve->http_config.server = serve->server;
+    status = mp_http_start(&serve->http_config, &serve->http);
+    if (status == MP_OK)
+        serve->http_config.keys = NULL;
+    return status;
+}
+
+static void fill_http_config(struct serve *serve)
+{
+    const struct mp_args *args = serve->args;
+    struct mp_http_config *c = &serve->http_config;
+
+    c->host = args->host != NULL ? args->host : "127.0.0.1";
+    c->port = (uint16_t)args->port;
+    c->tls_cert = serve->tls_cert;
+    c->tls_key = serve->tls_key;
+    c->request_bytes_max = args->request_bytes;
+    c->connections_max = (uint32_t)args->connections;
+    c->idle_s = (uint32_t)args->idle_s;
+}
+
+/* All that can be refused is, before gigabytes are read. */
+static enum mp_status open_all(struct serve *serve)
+{
+    const struct mp_sampling sampling = choose_sampling(serve);
+    enum mp_status status = mp_sampling_check(&sampling);
+
+    if (status == MP_OK)
+        status = read_files(serve);
+    fill_http_config(serve);
+    if (status == MP_OK)
+        status = mp_http_check(&serve->http_config);
+    if (status == MP_OK)
+        status = open_chat(serve);
+    if (status == MP_OK)
+        status = open_session(serve);
+    return status == MP_OK ? open_server(serve) : status;
+}
+
+enum mp_status mp_cmd_serve(const struct mp_args *args, const struct mp_settings *settings)
+{
+    static struct serve serve;
+    const struct sigaction hangup = { .sa_handler = on_hangup };
+    enum mp_status status = mp_require_model(args);
+
+    if (status != MP_OK)
+        return status;
+    serve = (struct serve){ .args = args, .settings = settings };
+    sigaction(SIGHUP, &hangup, NULL);
+    status = open_all(&serve);
+    if (status == MP_OK) {
+        fprintf(stderr, "serving %s at http%s://%s%s%s:%u\n", model_name(args->model),
+                serve.tls_cert != NULL ? "s" : "",
+                strchr(serve.http_config.host, ':') != NULL ? "[" : "", serve.http_config.host,
+                strchr(serve.http_config.host, ':') != NULL ? "]" : "", mp_http_port(serve.http));
+        status = mp_server_run(serve.server);
+    }
+    mp_http_stop(serve.http, SEND_S);
+    mp_server_destroy(serve.server);
+    mp_session_close(&serve.session);
+    mp_chat_destroy(serve.chat);
+    mp_keys_destroy(serve.http_config.keys);
+    free(serve.tls_cert);
+    free(serve.tls_key);
+    return status;
+}

@@ -1,0 +1,77 @@
+#ifndef MP_SERVE_REQUEST_H
+#define MP_SERVE_REQUEST_H
+
+#include <jansson.h>
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "engine/forward/sampler.h"
+#include "engine/session/answer.h"
+#include "engine/text/chat.h"
+
+/*
+ * The bodies of requests, from JSON that anyone may have sent: bounded, each value checked, names
+ * that are not known refused. Nothing is tokenized or run here.
+ *
+ * Failures are MP_ERR_CONFIG or, for broken JSON, MP_ERR_MODEL, with a text that names the key; or
+ * MP_ERR_NO_MEMORY.
+ */
+enum mp_request_kind {
+    MP_REQUEST_CHAT,
+    MP_REQUEST_COMPLETION,
+    MP_REQUEST_TOKENIZE,
+    MP_REQUEST_DETOKENIZE,
+    MP_REQUEST_BUDGET,
+    MP_REQUEST_STATE /* no body */
+};
+
+#define MP_REQUEST_MESSAGES_MAX 4096
+#define MP_REQUEST_PROMPTS_MAX 64
+#define MP_REQUEST_CHOICES_MAX 64 /* prompts times n */
+
+/* Text, or ids if there is no text. Both point into the request. */
+struct mp_request_prompt {
+    const char *text;
+    size_t bytes;
+    uint32_t *ids;
+    size_t count;
+};
+
+/* What the answer must be: any text, a JSON object, or JSON of `schema`. */
+enum mp_request_format { MP_FORMAT_TEXT, MP_FORMAT_OBJECT, MP_FORMAT_SCHEMA };
+
+struct mp_request {
+    enum mp_request_kind kind;
+    json_t *root; /* owns the texts, and so do `joined` and `ids` */
+    char **joined;
+    size_t joined_count;
+    uint32_t *ids;
+
+    struct mp_chat_message *messages; // (message_count): of chat
+    size_t message_count;
+    struct mp_request_prompt prompts[MP_REQUEST_PROMPTS_MAX]; /* of all others */
+    uint32_t prompt_count;
+
+    struct mp_sampling sampling;
+    uint32_t max_tokens; /* 0: not given */
+    uint32_t n;
+    bool stream, stream_usage, ignore_eos;
+    const char *stops[MP_STOPS_MAX];
+    uint32_t stop_count;
+    enum mp_request_format format;
+    const json_t *schema;
+
+    bool add_special;   /* of tokenize */
+    const char *budget; /* of budget: as --budget takes it */
+};
+
+/*
+ * `defaults`: for what a request does not give. On success the request must be freed; on failure it
+ * is free already.
+ */
+enum mp_status mp_request_parse(enum mp_request_kind kind, const char *body, size_t bytes,
+                                const struct mp_sampling *defaults,
+                                struct mp_request *request) MP_MUST_CHECK;
+void mp_request_free(struct mp_request *request);
+
+#endif

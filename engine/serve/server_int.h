@@ -1,0 +1,111 @@
+#ifndef MP_SERVE_SERVER_INT_H
+#define MP_SERVE_SERVER_INT_H
+
+#include "engine/serve/server.h"
+#include "engine/session/batcher.h"
+#include "vmm/base/lock.h"
+#include "vmm/output/json_out.h"
+
+/*
+ * Private to engine/serve: server.c (the loop), exchange.c (requests in, replies out), choice.c
+ * (answers as JSON), state.c (metrics, map of experts).
+ */
+struct mp_choice {
+    struct mp_exchange *exchange;
+    uint32_t index;
+    struct mp_job *job; /* NULL: not submitted yet, or ended */
+    bool begun;         /* its first event was written */
+    bool ended;
+    char *text; /* when it has ended */
+    size_t bytes;
+    enum mp_finish finish;
+};
+
+#define MP_HISTOGRAM_BOUNDS 9
+
+/* Seconds; the last bucket has no upper bound. */
+struct mp_histogram {
+    uint64_t counts[MP_HISTOGRAM_BOUNDS + 1];
+    double sum;
+};
+
+struct mp_server {
+    struct mp_server_config config;
+    struct mp_batcher *batcher;
+
+    struct mp_mutex lock;
+    struct mp_cond work;
+    struct mp_exchange *exchanges;     /* MP_GUARDED_BY(lock): all that the loop has not ended */
+    uint32_t waiting;                  /* MP_GUARDED_BY(lock): choices not yet with the batcher */
+    uint64_t next_id;                  /* MP_GUARDED_BY(lock) */
+    bool stopping;                     /* MP_GUARDED_BY(lock) */
+    uint64_t events[MP_SERVER_EVENTS]; /* MP_GUARDED_BY(lock) */
+    struct mp_batcher_stats batcher_stats; /* MP_GUARDED_BY(lock): copies, as all below */
+    struct mp_counters counters;
+    uint64_t budget_bytes, failed_steps;
+    struct mp_histogram waited, first, all; /* of answers, seconds */
+};
+
+struct mp_exchange {
+    struct mp_server *server;
+    struct mp_exchange *next; /* of server->exchanges */
+    struct mp_request request;
+    struct mp_exchange_config config;
+    uint64_t id, created_s, begun_ns;
+
+    struct mp_ids *prompts;    // (request.prompt_count, 1 for a chat)
+    struct mp_choice *choices; // (choice_count): by prompt, then by n
+    uint32_t choice_count, prompt_count;
+
+    /* The loop's: */
+    bool submitted;
+    uint32_t open_choices;
+    uint64_t prompt_tokens, reused_tokens, generated_tokens;
+
+    /* MP_GUARDED_BY(server->lock): */
+    unsigned refs;
+    bool canceled, ended, asleep;
+    unsigned status; /* of HTTP; 0: not known */
+    char *out;       // (out_bytes): of them `sent` were taken
+    size_t out_bytes, out_capacity, sent;
+};
+
+/* Append to the reply and wake the reader. False: no memory, or too much waits to be read; the
+ * exchange is cancelled then. Takes the lock. */
+bool mp_exchange_write(struct mp_exchange *exchange, const char *text, size_t bytes);
+
+/* The reply is complete. Takes the lock. */
+void mp_exchange_finish(struct mp_exchange *exchange, unsigned status);
+
+/* Instead of a reply, or in the middle of a stream. Takes the lock. */
+void mp_exchange_fail(struct mp_exchange *exchange, const struct mp_error *error);
+
+/* Drop one reference. Takes the lock. */
+void mp_exchange_put(struct mp_exchange *exchange);
+
+/* A text written through `json`, as the whole of a reply or an event of a stream. */
+struct mp_writing {
+    struct mp_json_out json;
+    FILE *file;
+    char *text;
+    size_t bytes;
+};
+enum mp_status mp_writing_begin(struct mp_writing *writing, bool event) MP_MUST_CHECK;
+/* The text is the caller's to free. */
+enum mp_status mp_writing_end(struct mp_writing *writing) MP_MUST_CHECK;
+
+/* Hand the exchange's choices to the batcher. On failure none is left there. */
+enum mp_status mp_choices_submit(struct mp_exchange *exchange) MP_MUST_CHECK;
+void mp_choices_cancel(struct mp_exchange *exchange);
+
+/* Requests that are answered at once, on the loop's thread. */
+enum mp_status mp_state_reply(struct mp_exchange *exchange) MP_MUST_CHECK;
+enum mp_status mp_budget_reply(struct mp_exchange *exchange) MP_MUST_CHECK;
+
+/* Make the numbers of config.heat, or free them. */
+enum mp_status mp_heat_open(const struct mp_server_config *config) MP_MUST_CHECK;
+void mp_heat_close(struct mp_heat *heat);
+
+void mp_histogram_add(struct mp_histogram *histogram, uint64_t ns);
+
+#endif

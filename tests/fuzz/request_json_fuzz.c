@@ -1,0 +1,56 @@
+/*
+ * Bodies of requests to the server; the first byte says to which path. What is accepted must keep
+ * the promises of engine/serve/request.h.
+ */
+#include "engine/serve/request.h"
+
+#include <math.h>
+
+#include "tests/fuzz/text.h"
+
+static void check_request(const struct mp_request *r)
+{
+    FUZZ_CHECK(r->sampling.temperature >= 0 && r->sampling.temperature <= 100);
+    FUZZ_CHECK(r->prompt_count <= MP_REQUEST_PROMPTS_MAX);
+    FUZZ_CHECK(r->message_count <= MP_REQUEST_MESSAGES_MAX);
+    FUZZ_CHECK(r->stop_count <= MP_STOPS_MAX);
+    for (uint32_t i = 0; i < r->stop_count; i++)
+        FUZZ_CHECK(r->stops[i][0] != '\0');
+    for (size_t i = 0; i < r->message_count; i++)
+        FUZZ_CHECK(mp_is_utf8(r->messages[i].text, r->messages[i].bytes));
+    for (uint32_t i = 0; i < r->prompt_count; i++) {
+        uint64_t sum = 0;
+
+        if (r->prompts[i].text != NULL)
+            FUZZ_CHECK(mp_is_utf8(r->prompts[i].text, r->prompts[i].bytes));
+        for (size_t k = 0; r->prompts[i].text == NULL && k < r->prompts[i].count; k++)
+            sum += r->prompts[i].ids[k];
+        FUZZ_CHECK(sum < UINT64_MAX);
+    }
+    if (r->kind == MP_REQUEST_CHAT)
+        FUZZ_CHECK(r->message_count > 0 && r->n >= 1 && r->n <= MP_REQUEST_CHOICES_MAX);
+    if (r->kind == MP_REQUEST_COMPLETION)
+        FUZZ_CHECK(r->prompt_count > 0 && r->prompt_count * r->n <= MP_REQUEST_CHOICES_MAX);
+}
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes)
+{
+    const struct mp_sampling defaults = { .top_p = 1 };
+    struct mp_request request;
+    enum mp_status status;
+
+    if (bytes == 0)
+        return 0;
+    mp_error_clear();
+    status = mp_request_parse((enum mp_request_kind)(data[0] % MP_REQUEST_STATE),
+                              (const char *)data + 1, bytes - 1, &defaults, &request);
+    if (status == MP_OK) {
+        check_request(&request);
+        mp_request_free(&request);
+        return 0;
+    }
+    FUZZ_CHECK(status == MP_ERR_MODEL || status == MP_ERR_CONFIG);
+    FUZZ_CHECK(mp_error_last()->status == status && mp_error_last()->text[0] != '\0');
+    fuzz_check_message(mp_error_last()->text);
+    return 0;
+}

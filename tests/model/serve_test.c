@@ -1,0 +1,331 @@
+/*
+ * The server with its HTTP in one process: a request that arrives while the n-th allocation fails,
+ * for each n, gets an answer, an error, or a closed connection; the next request gets what it would
+ * have got without. Then starting and stopping under the same failures.
+ */
+#include <arpa/inet.h>
+#include <netinet/in.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "engine/serve/http.h"
+#include "engine/serve/server.h"
+#include "tests/model/harness.h"
+#include "tests/support/fault/wrap.h"
+#include "tests/support/test.h"
+#include "tests/support/tmpdir.h"
+#include "vmm/base/compiler.h"
+#include "vmm/base/error.h"
+
+#define TINY "models/tiny-moe"
+#define CALLS (FAULT_ALLOCATIONS | FAULT_BIT(open_memstream) | FAULT_BIT(fopen) | FAULT_BIT(fstat))
+#define REPLY_BYTES 65536
+
+static struct harness h;
+static struct mp_session session;
+static struct mp_chat *chat;
+static struct mp_heat heat;
+static volatile sig_atomic_t stop, reload;
+static char key_file[sizeof(test_tmpdir_path) + 16];
+
+static void nothing(void *ctx)
+{
+    (void)ctx;
+}
+
+static void open_session(void)
+{
+    struct harness_options options = harness_defaults(TINY);
+
+    options.sequences = 2;
+    options.ctx = 128;
+    options.tokens_max = 32;
+    harness_open(&options, &h);
+    session.engine = h.engine;
+    session.engine_config = h.config;
+    session.model = h.model;
+    CHECK_EQ(mp_tokenizer_load(TINY, &session.tokenizer), MP_OK);
+    CHECK_EQ(mp_chat_load(TINY, &chat), MP_OK);
+}
+
+static struct mp_server_config server_config(void)
+{
+    return (struct mp_server_config){
+        .session = &session,
+        .heat = &heat,
+        .chat = chat,
+        .model_name = "tiny",
+        .sampling = { .top_p = 1 },
+        .max_tokens = 8,
+        .waiting_max = 8,
+        .chunk_tokens = 16,
+        .grace_s = 10,
+        .answer_s = 60,
+        .clock = mp_clock_monotonic(),
+        .stop = &stop,
+        .reload = &reload,
+        .on_reload = nothing,
+        .on_stopping = nothing,
+    };
+}
+
+/* ---- a client */
+
+static int connect_to(uint16_t port)
+{
+    struct sockaddr_in address = { .sin_family = AF_INET, .sin_port = htons(port) };
+    const int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+
+    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    CHECK(fd >= 0);
+    CHECK_EQ(connect(fd, (struct sockaddr *)&address, sizeof(address)), 0);
+    return fd;
+}
+
+/* The reply to one request, as long as the connection gives something; "" if it was closed. */
+static const char *ask(uint16_t port, const char *line, const char *body)
+{
+    static char reply[REPLY_BYTES];
+    char request[2048];
+    const int bytes = snprintf(request, sizeof(request),
+                               "%s HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n"
+                               "Content-Length: %zu\r\n\r\n%s",
+                               line, strlen(body), body);
+    const int fd = connect_to(port);
+    size_t got = 0;
+
+    CHECK(bytes > 0 && (size_t)bytes < sizeof(request));
+    CHECK_EQ(send(fd, request, (size_t)bytes, MSG_NOSIGNAL), bytes);
+    while (got + 1 < sizeof(reply)) {
+        const ssize_t n = recv(fd, reply + got, sizeof(reply) - 1 - got, 0);
+
+        if (n <= 0)
+            break;
+        got += (size_t)n;
+    }
+    reply[got] = '\0';
+    close(fd);
+    return reply;
+}
+
+static const struct {
+    const char *line, *body, *shows;
+} requests[] = {
+    { "POST /v1/completions",
+      "{\"prompt\":[\"def\",\"a\"],\"n\":2,\"max_tokens\":4,\"stop\":\"zz\"}", "\"index\":3" },
+    { "POST /v1/completions", "{\"prompt\":[[5,6],[7]],\"max_tokens\":3}", "\"total_tokens\":9" },
+    { "POST /v1/chat/completions",
+      "{\"messages\":[{\"role\":\"user\",\"content\":[{\"type\":\"text\",\"text\":\"hi\"}]}],"
+      "\"stream\":true,\"stream_options\":{\"include_usage\":true}}",
+      "data: [DONE]" },
+    { "POST /tokenize", "{\"content\":\"a b\"}", "\"tokens\":[" },
+    { "POST /detokenize", "{\"tokens\":[270,271]}", "\"content\":" },
+    { "GET /moepager/state", "", "\"residents\":[" },
+    { "POST /moepager/budget", "{\"budget\":\"all\"}", "\"budget_bytes\":" },
+    { "GET /metrics", "", "moepager_steps_total" },
+    { "GET /v1/models", "", "\"tiny\"" },
+    { "GET /health", "", "ok" },
+    { "POST /v1/nothing", "", "E_NO_PATH" },
+};
+
+/* ---- requests */
+
+static void *run_server(void *server)
+{
+    CHECK_EQ(mp_server_run(server), MP_OK);
+    return NULL;
+}
+
+/* Random names and dates differ: only what they say is compared. */
+static const char *text_of(const char *reply)
+{
+    const char *text = strstr(reply, "\"choices\"");
+
+    return text != NULL ? text : reply;
+}
+
+static void sweep_request(uint16_t port, const char *line, const char *body, const char *shows)
+{
+    uint64_t n;
+
+    CHECK(strstr(ask(port, line, body), shows) != NULL);
+    for (n = 0;; n++) {
+        const char *reply;
+        bool good;
+
+        fault_nth(CALLS, n);
+        reply = ask(port, line, body);
+        good = strstr(reply, shows) != NULL;
+        if (fault_end() == 0) {
+            CHECK(good);
+            break;
+        }
+        CHECK(good || reply[0] == '\0' || strstr(reply, "\"error\"") != NULL ||
+              strstr(reply, "HTTP/1.1 200") != NULL); /* a stream that broke off */
+        CHECK(strstr(ask(port, line, body), shows) != NULL);
+    }
+    fprintf(stderr, "    %s: %llu allocations\n", line, (unsigned long long)n);
+}
+
+static void every_allocation_of_a_request_fails_once(void)
+{
+    const struct mp_server_config config = server_config();
+    struct mp_http_config http_config = {
+        .host = "127.0.0.1", .request_bytes_max = 4096, .connections_max = 16, .idle_s = 10
+    };
+    struct mp_server *server;
+    struct mp_http *http;
+    pthread_t loop;
+    char before[1024];
+
+    stop = 0;
+    CHECK_EQ(mp_server_create(&config, &server), MP_OK);
+    http_config.server = server;
+    CHECK_EQ(mp_http_start(&http_config, &http), MP_OK);
+    CHECK_EQ(pthread_create(&loop, NULL, run_server, server), 0);
+    snprintf(before, sizeof(before), "%s",
+             text_of(ask(mp_http_port(http), requests[1].line, requests[1].body)));
+    for (size_t i = 0; i < MP_ARRAY_LEN(requests); i++)
+        sweep_request(mp_http_port(http), requests[i].line, requests[i].body, requests[i].shows);
+    /* Still the same text; what is reused differs, and stands behind it. */
+    CHECK(strncmp(text_of(ask(mp_http_port(http), requests[1].line, requests[1].body)), before,
+                  strcspn(before, "]")) == 0);
+    stop = 1;
+    CHECK_EQ(pthread_join(loop, NULL), 0);
+    mp_http_stop(http, 5);
+    mp_server_destroy(server);
+}
+
+/* ---- start and stop */
+
+static void every_allocation_of_a_start_fails_once(void)
+{
+    const struct mp_server_config config = server_config();
+    uint64_t n;
+
+    stop = 1;
+    for (n = 0;; n++) {
+        struct mp_http_config http_config = {
+            .host = "::1", .request_bytes_max = 4096, .connections_max = 16, .idle_s = 10
+        };
+        struct mp_server *server = NULL;
+        struct mp_http *http = NULL;
+        enum mp_status status;
+
+        mp_error_clear();
+        fault_nth(CALLS, n);
+        status = mp_keys_load(key_file, &http_config.keys);
+        if (status == MP_OK)
+            status = mp_server_create(&config, &server);
+        http_config.server = server;
+        if (status == MP_OK)
+            status = mp_http_start(&http_config, &http);
+        if (status == MP_OK) {
+            http_config.keys = NULL;
+            status = mp_server_run(server);
+            mp_http_refuse(http);
+        }
+        mp_http_stop(http, 1);
+        mp_server_destroy(server);
+        mp_keys_destroy(http_config.keys);
+        if (fault_end() == 0) {
+            if (status == MP_ERR_IO && strcmp(mp_error_last()->code, "E_LISTEN") == 0)
+                SKIP("this machine has no address ::1");
+            CHECK_EQ(status, MP_OK);
+            break;
+        }
+        CHECK(status != MP_OK && mp_error_last()->status == status);
+        CHECK(mp_error_last()->text[0] != '\0');
+    }
+    CHECK(n >= 5);
+}
+
+/* ---- keys, addresses */
+
+static void write_keys(const char *text, mode_t mode)
+{
+    FILE *file = fopen(key_file, "w");
+
+    CHECK(file != NULL && fputs(text, file) >= 0 && fclose(file) == 0);
+    CHECK_EQ(chmod(key_file, mode), 0);
+}
+
+static void keys_that_are_none_are_refused(void)
+{
+    static const struct {
+        const char *text;
+        mode_t mode;
+    } bad[] = {
+        { "", 0600 },
+        { "# only this\n\n", 0600 },
+        { "too-short-a-key\n", 0600 },
+        { "sixteen characters\n", 0600 },
+        { "0123456789abcdef\n", 0644 },
+        { "0123456789abcdef\n\x01 0123456789abcdef\n", 0600 },
+    };
+    struct mp_keys *keys = NULL;
+    char line[400];
+
+    for (size_t i = 0; i < MP_ARRAY_LEN(bad); i++) {
+        write_keys(bad[i].text, bad[i].mode);
+        CHECK_EQ(mp_keys_load(key_file, &keys), MP_ERR_CONFIG);
+        CHECK_STR(mp_error_last()->code, "E_KEY_FILE");
+    }
+    memset(line, 'k', 257);
+    line[257] = '\0';
+    write_keys(line, 0600);
+    CHECK_EQ(mp_keys_load(key_file, &keys), MP_ERR_CONFIG);
+    CHECK_EQ(mp_keys_load("/nonexistent/keys", &keys), MP_ERR_IO);
+    line[256] = '\0';
+    write_keys(line, 0600);
+    CHECK_EQ(mp_keys_load(key_file, &keys), MP_OK);
+    CHECK(mp_keys_have(keys, line, 256) && !mp_keys_have(keys, line, 255));
+    mp_keys_destroy(keys);
+    write_keys("# mine\r\n0123456789abcdef\r\n\nfedcba9876543210", 0640);
+    CHECK_EQ(mp_keys_load(key_file, &keys), MP_OK);
+    CHECK(mp_keys_have(keys, "0123456789abcdef", 16));
+    CHECK(mp_keys_have(keys, "fedcba9876543210", 16));
+    CHECK(!mp_keys_have(keys, "fedcba9876543211", 16) && !mp_keys_have(keys, "", 0));
+    mp_keys_destroy(keys);
+}
+
+static void other_machines_need_a_key(void)
+{
+    static const struct {
+        const char *host;
+        bool keys, good;
+    } cases[] = {
+        { "127.0.0.1", false, true }, { "127.8.9.1", false, true },   { "::1", false, true },
+        { "localhost", false, true }, { "0.0.0.0", false, false },    { "::", false, false },
+        { "10.1.2.3", true, true },   { "example.com", true, false }, { "", true, false },
+    };
+    struct mp_keys *keys;
+
+    write_keys("0123456789abcdef\n", 0600);
+    CHECK_EQ(mp_keys_load(key_file, &keys), MP_OK);
+    for (size_t i = 0; i < MP_ARRAY_LEN(cases); i++) {
+        const struct mp_http_config config = { .host = cases[i].host,
+                                               .keys = cases[i].keys ? keys : NULL };
+
+        CHECK_EQ(mp_http_check(&config), cases[i].good ? MP_OK : MP_ERR_CONFIG);
+    }
+    mp_keys_destroy(keys);
+}
+
+int main(void)
+{
+    test_tmpdir();
+    snprintf(key_file, sizeof(key_file), "%s/keys", test_tmpdir_path);
+    RUN(keys_that_are_none_are_refused);
+    RUN(other_machines_need_a_key);
+    open_session();
+    RUN(every_allocation_of_a_request_fails_once);
+    RUN(every_allocation_of_a_start_fails_once);
+    mp_chat_destroy(chat);
+    mp_tokenizer_destroy(session.tokenizer);
+    harness_close(&h);
+    return 0;
+}

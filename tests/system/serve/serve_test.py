@@ -1,0 +1,459 @@
+#!/usr/bin/env python3
+"""moepager serve from outside: usage: serve_test.py MOEPAGER api|client|limits|stop
+
+api: every path, streams, refusals, keys, TLS, curl; the same text as `run`, alone and in company.
+client: the official `openai` client (skipped where Python has none).
+limits: hostile and half-open requests, slow readers, clients that leave, full queues, and many
+connections. stop: SIGTERM while answers are under way, SIGHUP for new keys.
+"""
+import http.client
+import json
+import os
+import re
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+
+MOEPAGER, CASE = sys.argv[1:3]
+MODEL = "models/tiny-moe"
+PROMPTS = ["def main(", "class A:\n", "import ", "x = [1, 2", "# the", "if not", "return ", "def f(a"]
+
+
+class Server:
+    """A running server; ends with the block, and then must have ended well."""
+
+    def __init__(self, *flags, end=True):
+        self.flags, self.end = flags, end
+
+    def __enter__(self):
+        self.process = subprocess.Popen(
+            [MOEPAGER, "serve", "--model", MODEL, "--port", "0", *self.flags],
+            stderr=subprocess.PIPE, text=True)
+        for line in self.process.stderr:
+            found = re.match(r"serving .* at (https?)://.*:(\d+)$", line)
+            if found:
+                self.port = int(found.group(2))
+                return self
+        raise AssertionError(f"the server did not start: {self.process.wait()}")
+
+    def __exit__(self, kind, *_):
+        if self.end and self.process.poll() is None:
+            self.process.send_signal(signal.SIGTERM)
+        rest = self.process.stderr.read()
+        code = self.process.wait(60)
+        if kind is None:
+            assert code == 0, (code, rest)
+
+    def ask(self, method, path, body=None, headers=None):
+        """Status and text of one request."""
+        c = http.client.HTTPConnection("127.0.0.1", self.port, timeout=120)
+        text = body if isinstance(body, (str, bytes, type(None))) else json.dumps(body)
+        c.request(method, path, text, headers or {})
+        r = c.getresponse()
+        result = r.status, r.read().decode()
+        c.close()
+        return result
+
+    def post(self, path, **body):
+        status, text = self.ask("POST", path, body)
+        assert status == 200, (status, text)
+        return json.loads(text)
+
+    def stream(self, path, **body):
+        status, text = self.ask("POST", path, {**body, "stream": True})
+        assert status == 200, (status, text)
+        events = [e[len("data: "):] for e in text.split("\n\n") if e.strip()]
+        assert events[-1] == "[DONE]", text
+        return [json.loads(e) for e in events[:-1]]
+
+    def metric(self, name):
+        text = self.ask("GET", "/metrics")[1]
+        return float(re.search(rf"^moepager_{name} (\S+)$", text, re.M).group(1))
+
+    def wait_for(self, name, value, seconds=30):
+        end = time.monotonic() + seconds
+        while self.metric(name) != value:
+            assert time.monotonic() < end, (name, self.metric(name), value)
+            time.sleep(0.05)
+
+
+def run(prompt, *flags):
+    """The text of `moepager run`."""
+    out = subprocess.run([MOEPAGER, "run", "--model", MODEL, "--prompt", prompt, "--json", *flags],
+                         capture_output=True, check=True)
+    return json.loads(out.stdout)["text"]
+
+
+def refused(server, status, code, body, path="/v1/completions", method="POST", headers=None):
+    got, text = server.ask(method, path, body, headers)
+    assert got == status, (got, status, text)
+    assert json.loads(text)["error"]["code"] == code, text
+
+
+def check_same_as_run(server):
+    flags = ["--temperature", "0.8", "--top-p", "0.9", "--seed", "5", "--max-tokens", "24"]
+    wanted = {p: run(p, *flags) for p in PROMPTS}
+    body = dict(temperature=0.8, top_p=0.9, seed=5, max_tokens=24)
+    for p in PROMPTS[:2]:  # alone
+        assert server.post("/v1/completions", prompt=p, **body)["choices"][0]["text"] == wanted[p]
+    got = {}
+
+    def one(p):
+        events = server.stream("/v1/completions", prompt=p, **body)
+        got[p] = "".join(e["choices"][0]["text"] for e in events)
+
+    threads = [threading.Thread(target=one, args=(p,)) for p in PROMPTS]
+    for t in threads:
+        t.start()
+    for t in threads:
+        t.join()
+    assert got == wanted, (got, wanted)
+    r = server.post("/v1/completions", prompt=PROMPTS, **body)
+    assert {p: c["text"] for p, c in zip(PROMPTS, r["choices"])} == wanted
+
+
+def check_answers(server):
+    r = server.post("/v1/completions", prompt="def main(", max_tokens=4, n=2, temperature=1)
+    assert [c["index"] for c in r["choices"]] == [0, 1]
+    assert r["usage"]["completion_tokens"] == 8 and r["object"] == "text_completion"
+    ids = server.post("/tokenize", content="def main(")["tokens"]
+    assert server.post("/detokenize", tokens=ids)["content"] == "def main("
+    a = server.post("/v1/completions", prompt=ids, max_tokens=4)["choices"][0]
+    assert a["text"] == run("def main(", "--max-tokens", "4") and a["finish_reason"] == "length"
+    stop = server.post("/v1/completions", prompt="def main(", max_tokens=40, stop=["isinst"])
+    assert "isinst" not in stop["choices"][0]["text"]
+    assert stop["choices"][0]["finish_reason"] == "stop"
+    messages = [{"role": "user", "content": "hi"}]
+    chat = server.post("/v1/chat/completions", messages=messages, max_tokens=20)
+    text = chat["choices"][0]["message"]["content"]
+    out = subprocess.run([MOEPAGER, "run", "--model", MODEL, "--chat", "--prompt", "hi", "--json",
+                          "--max-tokens", "20"], capture_output=True, check=True)
+    assert text == json.loads(out.stdout)["text"], text
+    events = server.stream("/v1/chat/completions", messages=messages, max_tokens=20,
+                           stream_options={"include_usage": True})
+    assert events[0]["choices"][0]["delta"]["role"] == "assistant"
+    assert "".join(e["choices"][0]["delta"].get("content", "") for e in events[:-1]) == text
+    assert events[-1]["choices"] == [] and events[-1]["usage"]["completion_tokens"] > 0
+    assert server.metric("answers_running") == 0
+
+
+def check_refusals(server):
+    refused(server, 400, "E_JSON", "{")
+    refused(server, 400, "E_JSON", "")
+    refused(server, 400, "E_JSON_DUP", '{"prompt":"a","prompt":"b"}')
+    refused(server, 400, "E_JSON_DEPTH", '{"prompt":' + "[" * 5000)
+    refused(server, 400, "E_REQUEST_KEY", {"prompt": "a", "max_tokenz": 1})
+    refused(server, 400, "E_REQUEST_KEY", {"prompt": "a", "logprobs": 3})
+    refused(server, 400, "E_JSON_RANGE", {"prompt": "a", "temperature": -1})
+    refused(server, 400, "E_SAMPLING", {"prompt": "a", "top_p": 0})
+    refused(server, 400, "E_REQUEST", {"prompt": [[99999999]]})
+    refused(server, 400, "E_REQUEST", {"prompt": ["a"] * 64, "n": 2})
+    refused(server, 400, "E_PROMPT_LONG", {"prompt": "word " * 9000})
+    refused(server, 400, "E_PROMPT_EMPTY", {"prompt": ""})
+    refused(server, 400, "E_REQUEST", {"messages": [{"role": "wizard", "content": "a"}]},
+            "/v1/chat/completions")
+    refused(server, 404, "E_NO_PATH", None, "/v1/none", "GET")
+    refused(server, 404, "E_NO_PATH", None, "/v1/completions", "GET")
+    s = connect(server)
+    s.sendall(b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: 5000000\r\n\r\n")
+    assert b" 413 " in s.recv(100)
+    s.close()
+    refused(server, 403, "E_ORIGIN", {"prompt": "a"}, headers={"Origin": "http://evil.example"})
+    refused(server, 403, "E_ORIGIN", {"prompt": "a"}, headers={"Host": "evil.example"})
+    refused(server, 400, "E_REQUEST", {"budget": "much"}, "/moepager/budget")
+    refused(server, 400, "E_BUDGET_SMALL", {"budget": "1"}, "/moepager/budget")
+
+
+def check_page_and_state(server):
+    status, page = server.ask("GET", "/")
+    assert status == 200 and "<title>moepager</title>" in page
+    assert not re.search(r"(src|href)=.?https?:", page), "the page asks others"
+    state = json.loads(server.ask("GET", "/moepager/state")[1])
+    assert len(state["residents"]) == state["layers"]
+    assert all(len(r) == state["experts"] for r in state["residents"])
+    before = run("def main(", "--max-tokens", "12")
+    for budget in ["10%", "50%", "all"]:
+        made = server.post("/moepager/budget", budget=budget)["budget_bytes"]
+        state = json.loads(server.ask("GET", "/moepager/state")[1])
+        assert state["budget_bytes"] == made <= state["full_bytes"]
+        text = server.post("/v1/completions", prompt="def main(", max_tokens=12)
+        assert text["choices"][0]["text"] == before
+        held = sum(r.count("2") for r in json.loads(
+            server.ask("GET", "/moepager/state")[1])["residents"])
+        whole = state["layers"] * state["experts"]
+        assert held * state["expert_bytes"] / whole <= made, (held, made)
+    assert sum(map(sum, state["uses"])) > 0
+
+
+def case_api():
+    with Server("--batch", "4") as server:
+        check_same_as_run(server)
+        check_answers(server)
+        check_refusals(server)
+        check_page_and_state(server)
+        if shutil.which("curl"):
+            out = subprocess.run(["curl", "-sN", f"http://127.0.0.1:{server.port}/v1/completions",
+                                  "-d", '{"prompt":"def main(","max_tokens":3,"stream":true}'],
+                                 capture_output=True, text=True, check=True).stdout
+            assert out.count("data: ") >= 2 and out.endswith("data: [DONE]\n\n"), out
+    with tempfile.TemporaryDirectory() as folder:
+        check_keys(folder)
+        if shutil.which("openssl") and shutil.which("curl"):
+            check_tls(folder)
+    bad = subprocess.run([MOEPAGER, "serve", "--model", MODEL, "--host", "0.0.0.0"],
+                         capture_output=True, text=True)
+    assert bad.returncode == 2 and "E_ADDRESS" in bad.stderr, bad.stderr
+
+
+def check_keys(folder):
+    path = os.path.join(folder, "keys")
+    with open(path, "w", opener=lambda p, f: os.open(p, f, 0o600)) as out:
+        out.write("# a comment\nfirst-key-0123456789\n")
+    body = {"prompt": "a", "max_tokens": 1}
+    with Server("--api-key-file", path, "--host", "0.0.0.0") as server:
+        refused(server, 401, "E_KEY", body)
+        refused(server, 401, "E_KEY", body, headers={"Authorization": "Bearer first-key-012345678"})
+        refused(server, 401, "E_KEY", None, "/metrics", "GET")
+        refused(server, 401, "E_KEY", None, "/moepager/state", "GET")
+        first = {"Authorization": "Bearer first-key-0123456789"}
+        second = {"Authorization": "Bearer other-key-0123456789"}
+        assert server.ask("POST", "/v1/completions", body, first)[0] == 200
+        assert server.ask("GET", "/health")[0] == 200 and server.ask("GET", "/")[0] == 200
+        with open(path, "w") as out:
+            out.write("other-key-0123456789\n")
+        server.process.send_signal(signal.SIGHUP)
+        end = time.monotonic() + 10
+        while server.ask("POST", "/v1/completions", body, second)[0] != 200:
+            assert time.monotonic() < end
+            time.sleep(0.05)
+        refused(server, 401, "E_KEY", body, headers=first)
+
+
+def check_tls(folder):
+    cert, key = os.path.join(folder, "cert.pem"), os.path.join(folder, "key.pem")
+    subprocess.run(["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt",
+                    "ec_paramgen_curve:prime256v1", "-nodes", "-keyout", key, "-out", cert, "-days",
+                    "1", "-subj", "/CN=localhost", "-addext", "subjectAltName=IP:127.0.0.1"],
+                   check=True, capture_output=True)
+    with Server("--tls-cert", cert, "--tls-key", key) as server:
+        out = subprocess.run(["curl", "-s", "--cacert", cert,
+                              f"https://127.0.0.1:{server.port}/health"],
+                             capture_output=True, text=True, check=True).stdout
+        assert json.loads(out) == {"status": "ok"}
+
+
+def case_client():
+    try:
+        import openai
+    except ImportError:
+        print("skipped: this Python has no package openai")
+        sys.exit(77)
+    with Server("--batch", "4") as server:
+        client = openai.OpenAI(base_url=f"http://127.0.0.1:{server.port}/v1", api_key="none",
+                               max_retries=0)
+        assert client.models.list().data[0].id == "tiny-moe"
+        r = client.chat.completions.create(model="tiny-moe", max_tokens=20,
+                                           messages=[{"role": "user", "content": "hi"}])
+        assert r.choices[0].message.content and r.usage.total_tokens > 0
+        s = client.chat.completions.create(model="tiny-moe", max_tokens=20, stream=True,
+                                           messages=[{"role": "user", "content": "hi"}])
+        text = "".join(c.choices[0].delta.content or "" for c in s)
+        assert text == r.choices[0].message.content, text
+        t = client.completions.create(model="tiny-moe", prompt="def main(", max_tokens=12)
+        assert t.choices[0].text == run("def main(", "--max-tokens", "12")
+        try:
+            client.completions.create(model="tiny-moe", prompt="a", max_tokens=1, suffix="b")
+            raise AssertionError("not refused")
+        except openai.BadRequestError as error:
+            assert error.code == "E_REQUEST_KEY"
+        with client.chat.completions.stream(model="tiny-moe", max_tokens=200,
+                                            extra_body={"ignore_eos": True},
+                                            messages=[{"role": "user", "content": "hi"}]) as s:
+            for _, _event in zip(range(3), s):
+                pass
+        server.wait_for("answers_running", 0)  # leaving the block has cancelled it
+
+
+def connect(server):
+    return socket.create_connection(("127.0.0.1", server.port), timeout=60)
+
+
+def send(server, body, extra=""):
+    s = connect(server)
+    text = json.dumps(body)
+    s.sendall((f"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\n{extra}"
+               f"Content-Length: {len(text)}\r\n\r\n{text}").encode())
+    return s
+
+
+LONG = {"prompt": "def main(", "max_tokens": 1500, "ignore_eos": True}
+
+
+def case_limits():
+    with Server("--batch", "2", "--queue", "6", "--idle", "2", "--connections", "64",
+                "--request-bytes", "65536") as server:
+        check_hostile(server)
+        check_clients_that_leave(server)
+        check_full_queue(server)
+        check_slow_reader(server)
+        check_many(server)
+        assert server.metric("answers_running") == 0
+        assert server.post("/v1/completions", prompt="def main(", max_tokens=12)["choices"][0][
+            "text"] == run("def main(", "--max-tokens", "12")
+
+
+def check_hostile(server):
+    for junk in [b"\x00" * 100, b"GET\r\n\r\n", b"POST / HTTP/9.9\r\n\r\n", b"\x16\x03\x01\x02\x00",
+                 b"GET / HTTP/1.1\r\n" + b"A: " + b"b" * 100000 + b"\r\n\r\n",
+                 b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: -5\r\n\r\n",
+                 b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: "
+                 b"99999999999999999999\r\n\r\n",
+                 b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\n"
+                 b"Transfer-Encoding: chunked\r\n\r\nzz\r\n"]:
+        s = connect(server)
+        try:
+            s.sendall(junk)
+            s.settimeout(10)
+            while s.recv(65536):
+                pass
+        except ConnectionError:
+            pass
+        s.close()
+    # More than the limit without saying so before.
+    s = connect(server)
+    s.sendall(b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n")
+    for _ in range(40):
+        s.sendall(b"1000\r\n" + b"x" * 4096 + b"\r\n")
+    s.sendall(b"0\r\n\r\n")
+    assert b" 413 " in s.recv(100)
+    s.close()
+    # A request that never ends is cut off, byte by byte or not at all.
+    start = time.monotonic()
+    half, drip = connect(server), connect(server)
+    half.sendall(b"POST /v1/completions HTTP/1.1\r\n")
+    try:
+        while time.monotonic() < start + 20:
+            drip.sendall(b"G")
+            time.sleep(0.2)
+    except ConnectionError:
+        pass
+    assert half.recv(100) == b""
+    assert 1.5 < time.monotonic() - start < 12
+    assert server.ask("GET", "/health")[0] == 200
+
+
+def check_clients_that_leave(server):
+    gone = server.metric("answers_canceled_total")
+    for extra in [{}, {"stream": True}]:
+        sockets = [send(server, {**LONG, **extra}) for _ in range(4)]  # two run, two wait
+        end = time.monotonic() + 30
+        while server.metric("answers_running") != 2:
+            assert time.monotonic() < end
+        for s in sockets:
+            s.close()
+        server.wait_for("answers_running", 0)
+        server.wait_for("answers_waiting", 0)
+    assert server.metric("answers_canceled_total") == gone + 8
+
+
+def check_full_queue(server):
+    sockets = [send(server, LONG) for _ in range(8)]
+    end = time.monotonic() + 30
+    while server.metric("answers_running") + server.metric("answers_waiting") != 8:
+        assert time.monotonic() < end
+    refused(server, 503, "E_SERVER_BUSY", {"prompt": "a", "max_tokens": 1})
+    for s in sockets:
+        s.close()
+    server.wait_for("answers_waiting", 0)
+    server.wait_for("answers_running", 0)
+
+
+def check_slow_reader(server):
+    """One that reads nothing keeps no other from its answer, and ends when it does read."""
+    s = send(server, {**LONG, "stream": True}, "Connection: close\r\n")
+    for _ in range(3):
+        assert server.post("/v1/completions", prompt="a", max_tokens=4)["usage"][
+            "completion_tokens"] <= 4
+    text = b""
+    s.settimeout(60)
+    try:
+        while True:
+            got = s.recv(4096)
+            if not got:
+                break
+            text += got
+    except ConnectionError:
+        pass
+    s.close()
+    server.wait_for("answers_running", 0)
+
+
+def check_many(server):
+    """More connections than the server takes at once: each has an answer, a 503, or is closed."""
+    results, lock = {}, threading.Lock()
+
+    def one():
+        try:
+            status = server.ask("POST", "/v1/completions", {"prompt": "a", "max_tokens": 3})[0]
+        except (OSError, http.client.HTTPException):
+            status = 0
+        with lock:
+            results[status] = results.get(status, 0) + 1
+
+    threads = [threading.Thread(target=one) for _ in range(200)]
+    for t in threads:
+        t.start()
+    for t in threads:
+        t.join()
+    assert set(results) <= {0, 200, 503} and results[200] >= 8, results
+    print(f"200 at once: {results}")
+
+
+def case_stop():
+    # What runs and what waits when the signal comes is answered; what comes later is not.
+    with Server("--batch", "2", end=False) as server:
+        texts, threads = [], []
+        wanted = run("def main(", "--max-tokens", "300", "--ignore-eos")
+
+        def one(stream):
+            if stream:
+                events = server.stream("/v1/completions", prompt="def main(", max_tokens=300,
+                                       ignore_eos=True)
+                texts.append("".join(e["choices"][0]["text"] for e in events))
+            else:
+                r = server.post("/v1/completions", prompt="def main(", max_tokens=300,
+                                ignore_eos=True)
+                texts.append(r["choices"][0]["text"])
+
+        for i in range(6):
+            threads.append(threading.Thread(target=one, args=(i % 2 == 0,)))
+            threads[-1].start()
+        end = time.monotonic() + 30
+        while server.metric("answers_running") + server.metric("answers_waiting") != 6:
+            assert time.monotonic() < end
+        server.process.send_signal(signal.SIGTERM)
+        for t in threads:
+            t.join()
+        assert texts == [wanted] * 6, texts
+    # Without grace they end with an error that says so.
+    with Server("--batch", "2", "--grace", "0", end=False) as server:
+        s = send(server, {**LONG, "stream": True})
+        first = s.recv(200)
+        assert b" 200 " in first
+        server.process.send_signal(signal.SIGTERM)
+        text = first
+        while True:
+            got = s.recv(65536)
+            if not got:
+                break
+            text += got
+        assert b"E_SERVER_STOPPING" in text, text[-300:]
+
+
+globals()[f"case_{CASE}"]()
+print(f"{CASE}: ok")
