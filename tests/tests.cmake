@@ -294,6 +294,7 @@ mp_test(unit/policy/sim/sim_scenarios_test LIBS mp_engine TIMEOUT 300)
 mp_test(support/npy_test LIBS m SOURCES tests/support/npy.c)
 
 mp_test(unit/kernels/kernels_test LIBS mp_kernels TIMEOUT 300)
+mp_test(unit/kernels/math_test LIBS mp_kernels)
 mp_test(unit/kernels/kernels_pinned_test LIBS mp_kernels)
 mp_test(unit/kernels/pointwise_test LIBS mp_kernels)
 mp_test(unit/kernels/quant_blocks_test LIBS mp_kernels)

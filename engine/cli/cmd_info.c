@@ -81,6 +81,14 @@ static const char *quantised_by(void)
     return quant != NULL ? quant->name : mp_kernels_ref.name;
 }
 
+/* The kernels of class native, which --math auto takes. */
+static const char *native_by(void)
+{
+    const struct mp_kernels *native = mp_kernels_native();
+
+    return native != NULL ? native->name : "none";
+}
+
 static void print_machine(const struct mp_topology *topology)
 {
     struct mp_memory_room room;
@@ -91,7 +99,7 @@ static void print_machine(const struct mp_topology *topology)
     for (size_t i = 0; mp_kernels_names[i] != NULL; i++)
         printf(" %s%s", mp_kernels_names[i],
                mp_kernels_find(mp_kernels_names[i]) != NULL ? "" : " (not on this CPU)");
-    printf(", default %s\nweights  ", mp_kernels_best()->name);
+    printf(", math f32 by %s, native by %s\nweights  ", mp_kernels_best()->name, native_by());
     for (int i = 0; i < MP_WTYPE_COUNT; i++)
         printf(" %s", mp_wtype_name((enum mp_wtype)i));
     printf("; quantised ones by %s\nbackends\n", quantised_by());
@@ -249,6 +257,9 @@ static void json_abilities(const struct mp_topology *topology, struct mp_json_ou
             mp_json_put_string(json, NULL, mp_kernels_names[i]);
     }
     mp_json_array_end(json);
+    mp_json_put_string(json, "math_f32", mp_kernels_best()->name);
+    mp_json_put_string(json, "math_native",
+                       mp_kernels_native() != NULL ? mp_kernels_native()->name : NULL);
     mp_json_array_begin(json, "weights");
     for (int i = 0; i < MP_WTYPE_COUNT; i++)
         mp_json_put_string(json, NULL, mp_wtype_name((enum mp_wtype)i));

@@ -1,7 +1,8 @@
 /*
- * `moepager eval --divergence`: how far the chosen routing changes a model's output from that of
- * its own routing, on a text, or how far a model's output is from that of another one, its
- * --reference. Both process the same tokens, so their logits can be compared one by one.
+ * `moepager eval --divergence`: how far the chosen routing and class of arithmetic change a model's
+ * output from that of its own routing in F32, on a text, or how far a model's output is from that
+ * of another one, its --reference. Both process the same tokens, so their logits can be compared
+ * one by one.
  */
 #include <stdio.h>
 
@@ -15,6 +16,7 @@ struct divergence {
     struct mp_divergence result;
     struct mp_counters counters; /* of the chosen routing */
     const char *route;           /* its name */
+    enum mp_math math;           /* the chosen class */
 };
 
 static enum mp_status on_chosen(void *ctx, const struct mp_batch *batch, const float *logits,
@@ -53,6 +55,7 @@ static enum mp_status run_both(struct divergence *d)
     enum mp_status status;
 
     d->route = policies.policy[MP_POLICY_ROUTE];
+    d->math = session->engine_config.kernels->math;
     status = mp_eval_run(d->eval, d->eval->args->reference != NULL ? "model" : "chosen routing",
                          on_chosen, d);
     if (status != MP_OK)
@@ -63,8 +66,10 @@ static enum mp_status run_both(struct divergence *d)
         return status == MP_OK ? mp_eval_run(d->eval, "reference", on_own, d) : status;
     }
     policies.policy[MP_POLICY_ROUTE] = "exact";
+    if (d->math != MP_MATH_F32)
+        session->engine_config.kernels = mp_kernels_best();
     status = mp_session_renew(session, &policies, NULL);
-    return status == MP_OK ? mp_eval_run(d->eval, "own routing", on_own, d) : status;
+    return status == MP_OK ? mp_eval_run(d->eval, "own routing, math f32", on_own, d) : status;
 }
 
 static double substituted(const struct divergence *d)
@@ -77,11 +82,13 @@ static double substituted(const struct divergence *d)
 static void print_text(const struct divergence *d)
 {
     mp_eval_print_head(d->eval);
-    printf("routing %s: %.2f %% of the chosen experts substituted\n", d->route,
-           100 * substituted(d));
-    mp_divergence_print(
-        &d->result, d->eval->args->reference != NULL ? "the reference" : "the model's own routing",
-        stdout);
+    printf("routing %s, math %s: %.2f %% of the chosen experts substituted\n", d->route,
+           mp_math_name(d->math), 100 * substituted(d));
+    mp_divergence_print(&d->result,
+                        d->eval->args->reference != NULL ? "the reference"
+                        : d->math != MP_MATH_F32         ? "the model's own routing, math f32"
+                                                         : "the model's own routing",
+                        stdout);
 }
 
 static void print_json(const struct divergence *d)
@@ -93,6 +100,7 @@ static void print_json(const struct divergence *d)
     mp_eval_json_head(d->eval, &json);
     mp_json_put_string(&json, "route", d->route);
     mp_json_put_string(&json, "reference", d->eval->args->reference);
+    mp_json_put_string(&json, "math", mp_math_name(d->math));
     mp_json_put_f64(&json, "substituted", substituted(d));
     mp_divergence_json(&d->result, &json, "divergence");
     mp_json_object_end(&json);

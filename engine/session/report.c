@@ -61,7 +61,7 @@ void mp_report_make(const struct mp_session *session, const struct mp_generate_s
         .reader = mp_engine_reader(session->engine),
         .direct_io = session->direct_io,
         .policies = &session->engine_config.policies,
-        .kernels = session->engine_config.kernels->name,
+        .kernels = session->engine_config.kernels,
         .threads = mp_pool_threads(session->pool),
         .device = &session->device,
     };
@@ -130,7 +130,8 @@ void mp_report_print(const struct mp_report *r, FILE *out)
     for (unsigned kind = 0; kind < MP_POLICY_KIND_COUNT; kind++)
         fprintf(out, "%s%s %s", kind > 0 ? ", " : "", mp_policy_kind_name(kind),
                 r->policies->policy[kind]);
-    fprintf(out, "\nmachine       %u threads, %s kernels", r->threads, r->kernels);
+    fprintf(out, "\nmachine       %u threads, %s kernels, math %s", r->threads,
+            r->kernels->name, mp_math_name(r->kernels->math));
     if (r->device->cuda)
         fprintf(out, ", cuda:%u %s", r->device->ordinal, r->device->device.name);
     fputc('\n', out);
@@ -160,7 +161,8 @@ void mp_report_json(const struct mp_report *r, struct mp_json_out *json)
     mp_json_put_u64(json, "lost_bytes", r->lost_bytes);
     mp_json_put_string(json, "reader", r->reader);
     mp_json_put_bool(json, "direct_io", r->direct_io);
-    mp_json_put_string(json, "kernels", r->kernels);
+    mp_json_put_string(json, "kernels", r->kernels->name);
+    mp_json_put_string(json, "math", mp_math_name(r->kernels->math));
     mp_json_put_u64(json, "threads", r->threads);
     mp_json_put_string(json, "device", r->device->cuda ? r->device->device.name : "cpu");
     mp_json_object_begin(json, "policies");

@@ -30,7 +30,7 @@ struct mp_report {
     const char *reader;          /* "io_uring" or "threads" */
     bool direct_io;
     const struct mp_profile *policies;
-    const char *kernels;
+    const struct mp_kernels *kernels;
     unsigned threads;
     const struct mp_device_choice *device; /* experts are in its memory; cuda false: in RAM */
 };

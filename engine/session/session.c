@@ -40,17 +40,43 @@ static enum mp_status open_machine(const struct mp_settings *settings, struct mp
     return mp_pool_create(&settings->pool, s->topology, s->node, &s->pool);
 }
 
+/* The CPU's kernels of the class that the settings name; NULL: there are none here. */
+static const struct mp_kernels *kernels_of(uint64_t choice, bool cuda)
+{
+    const struct mp_kernels *native = NULL;
+
+    if (choice == MP_MATH_CHOICE_NATIVE || (choice == MP_MATH_CHOICE_AUTO && !cuda))
+        native = mp_kernels_native();
+    return native != NULL || choice == MP_MATH_CHOICE_NATIVE ? native : mp_kernels_best();
+}
+
 static enum mp_status choose_kernels(const struct mp_settings *settings, struct mp_session *s)
 {
     const char *name = settings->run.kernels;
+    const uint64_t math = settings->run.math;
+    const struct mp_kernels *kernels =
+        name[0] == '\0' ? kernels_of(math, s->device.cuda) : mp_kernels_find(name);
     char quoted[MP_QUOTE_BYTES];
 
-    s->engine_config.kernels = name[0] == '\0' ? mp_kernels_best() : mp_kernels_find(name);
-    if (s->engine_config.kernels == NULL)
+    if (math == MP_MATH_CHOICE_AMX)
+        return mp_fail(
+            MP_ERR_CONFIG, "E_KERNELS",
+            "math amx: this build has no kernels for AMX; native and f32 are the others");
+    if (kernels == NULL && name[0] == '\0')
         return mp_fail(MP_ERR_CONFIG, "E_KERNELS",
-                       "no kernels '%s' on this CPU; known are avx512, avx2 and ref, and moepager "
-                       "info says which ones run here",
-                       mp_quote(quoted, name, strlen(name)));
+                       "math native: this CPU does not multiply BF16 (AVX512-BF16); f32 runs here");
+    if (kernels == NULL)
+        return mp_fail(
+            MP_ERR_CONFIG, "E_KERNELS",
+            "no kernels '%s' on this CPU; known are avx512bf16, avx512, avx2 and ref, and "
+            "moepager info says which ones run here",
+            mp_quote(quoted, name, strlen(name)));
+    if (math != MP_MATH_CHOICE_AUTO &&
+        (kernels->math == MP_MATH_NATIVE) != (math == MP_MATH_CHOICE_NATIVE))
+        return mp_fail(MP_ERR_CONFIG, "E_KERNELS", "kernels %s are of class %s, but math is %s",
+                       kernels->name, mp_math_name(kernels->math),
+                       math == MP_MATH_CHOICE_NATIVE ? "native" : "f32");
+    s->engine_config.kernels = kernels;
     return MP_OK;
 }
 

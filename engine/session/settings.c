@@ -11,6 +11,7 @@
 #include "vmm/options/log_options.h"
 #include "vmm/space/space.h"
 
+static const char *const math_names[] = { "auto", "f32", "native", "amx", NULL };
 static const char *const probe_names[] = { "auto", "cached", "off", NULL };
 static const char *const residency_names[] = { "inclusive", "exclusive", NULL };
 static const char *const addressing_names[] = { "table", "window", "auto", NULL };
@@ -74,7 +75,13 @@ static const struct mp_opt run_opts[] = {
         "Fill expert slots with memory in the background from the start, instead of when they are "
         "first used."),
     MP_OPT_TEXT("KERNELS", struct mp_run_settings, kernels, "",
-                "Arithmetic: ref, avx2 or avx512; empty: the fastest that this CPU can run."),
+                "Arithmetic: ref, avx2, avx512 or avx512bf16; empty: the fastest of the class that "
+                "--math names."),
+    MP_OPT_ENUM(
+        "MATH", struct mp_run_settings, math, "auto", math_names,
+        "What products with BF16 weights on the CPU round activations to: nothing (f32), or "
+        "BF16 (native); auto: native where the CPU multiplies BF16 and experts are not on a "
+        "GPU, else f32. amx is refused: no build has it."),
     MP_OPT_TEXT("BACKEND", struct mp_run_settings, backend, "host",
                 "Memory backend, with wrappers in front: host, trace:host; --device puts cuda in "
                 "the place of host."),

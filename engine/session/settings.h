@@ -38,9 +38,17 @@ struct mp_run_settings {
     uint64_t probe;        /* enum mp_probe_use */
     char cache_dir[512];   /* "auto", "none" or a path; see engine/probe/probe.h */
     char kernels[32];      /* empty: the fastest */
+    uint64_t math;         /* enum mp_math_choice */
     char backend[128];
     char profile[64];
     char policy[MP_POLICY_KIND_COUNT][64]; /* empty: the profile's */
+};
+
+enum mp_math_choice {
+    MP_MATH_CHOICE_AUTO,
+    MP_MATH_CHOICE_F32,
+    MP_MATH_CHOICE_NATIVE,
+    MP_MATH_CHOICE_AMX
 };
 
 enum mp_probe_use { MP_PROBE_AUTO, MP_PROBE_CACHED, MP_PROBE_OFF };

@@ -13,7 +13,9 @@
 #define TILE_ROWS_MAX 6
 #define TILE_SUMS_MAX 16
 #define VECTOR_NAME "avx2"
+#define VECTOR_QUANT "avx2"
 #define VECTOR_KERNELS mp_kernels_avx2
+#define BF16_PAIRS 0
 #define INLINE static inline __attribute__((always_inline))
 
 typedef __m256 vec;

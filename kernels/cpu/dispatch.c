@@ -1,9 +1,11 @@
 /*
  * The choice of an implementation at run time. MP_KERNELS_X86 comes from the build: whether the
- * vector files are part of it.
+ * vector files are part of it. One is used only after it has agreed with plain C: a processor, or
+ * an emulator of one, may announce what it does not do right.
  */
 #include "kernels/cpu/kernels.h"
 
+#include <stdatomic.h>
 #include <string.h>
 
 struct candidate {
@@ -19,7 +21,7 @@ static int ref_runs_here(void)
 #if MP_KERNELS_X86
 #include <cpuid.h>
 
-extern const struct mp_kernels mp_kernels_avx2, mp_kernels_avx512;
+extern const struct mp_kernels mp_kernels_avx2, mp_kernels_avx512, mp_kernels_avx512bf16;
 
 /*
  * The compiler's test includes the operating system's support for the registers (XGETBV). It has
@@ -41,9 +43,18 @@ static int avx512_runs_here(void)
            __builtin_cpu_supports("avx512vl");
 }
 
-const char *const mp_kernels_names[] = { "avx512", "avx2", "ref", NULL };
+/* Compilers have no name for the bit everywhere: leaf 7, subleaf 1, EAX bit 5. */
+static int avx512bf16_runs_here(void)
+{
+    unsigned int a = 0, b, c, d;
+
+    return avx512_runs_here() && __get_cpuid_count(7, 1, &a, &b, &c, &d) && (a >> 5 & 1) != 0;
+}
+
+const char *const mp_kernels_names[] = { "avx512bf16", "avx512", "avx2", "ref", NULL };
 
 static const struct candidate candidates[] = {
+    { &mp_kernels_avx512bf16, avx512bf16_runs_here },
     { &mp_kernels_avx512, avx512_runs_here },
     { &mp_kernels_avx2, avx2_runs_here },
     { &mp_kernels_ref, ref_runs_here },
@@ -54,22 +65,48 @@ const char *const mp_kernels_names[] = { "ref", NULL };
 static const struct candidate candidates[] = { { &mp_kernels_ref, ref_runs_here } };
 #endif
 
-/* The first candidate called `name` (any, if NULL) that this machine can run. */
-static const struct mp_kernels *pick(const char *name)
+#define CANDIDATES (sizeof(candidates) / sizeof(candidates[0]))
+
+enum verdict { UNKNOWN, GOOD, BAD };
+
+/* The result of the self-test is kept; threads that race find the same. */
+static const struct mp_kernels *look(size_t candidate)
 {
-    for (size_t i = 0; i < sizeof(candidates) / sizeof(candidates[0]); i++)
-        if ((name == NULL || strcmp(candidates[i].kernels->name, name) == 0) &&
-            candidates[i].runs_here())
-            return candidates[i].kernels;
-    return NULL;
+    static atomic_int verdicts[CANDIDATES];
+    const struct mp_kernels *kernels = candidates[candidate].kernels;
+    int verdict = atomic_load_explicit(&verdicts[candidate], memory_order_relaxed);
+
+    if (verdict == UNKNOWN) {
+        verdict = candidates[candidate].runs_here() && mp_kernels_pass(kernels) ? GOOD : BAD;
+        atomic_store_explicit(&verdicts[candidate], verdict, memory_order_relaxed);
+    }
+    return verdict == GOOD ? kernels : NULL;
 }
 
 const struct mp_kernels *mp_kernels_find(const char *name)
 {
-    return name == NULL ? NULL : pick(name);
+    for (size_t i = 0; name != NULL && i < CANDIDATES; i++)
+        if (strcmp(candidates[i].kernels->name, name) == 0)
+            return look(i);
+    return NULL;
+}
+
+static const struct mp_kernels *first_of(enum mp_math math)
+{
+    for (size_t i = 0; i < CANDIDATES; i++)
+        if (candidates[i].kernels->math == math && look(i) != NULL)
+            return candidates[i].kernels;
+    return NULL;
 }
 
 const struct mp_kernels *mp_kernels_best(void)
 {
-    return pick(NULL);
+    const struct mp_kernels *best = first_of(MP_MATH_F32);
+
+    return best != NULL ? best : &mp_kernels_ref;
+}
+
+const struct mp_kernels *mp_kernels_native(void)
+{
+    return first_of(MP_MATH_NATIVE);
 }

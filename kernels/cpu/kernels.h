@@ -19,14 +19,24 @@
  * that it is computed from: never on how many rows or tokens a call has, on where a range was
  * split, or on addresses. So outputs do not change with threads, batch size or prefill chunks.
  * (Whether an output is NaN is determined too, but not the payload of the NaN.) Different
- * implementations (ref, avx2, avx512) round differently and agree within a tolerance.
+ * implementations round differently and agree within a tolerance, within a class.
  */
+
+/* Classes of arithmetic, by what products with BF16 weights round their activations to: to nothing,
+ * or to BF16, as the weights are, where a processor multiplies pairs of BF16. */
+enum mp_math { MP_MATH_F32, MP_MATH_NATIVE };
+
+static inline const char *mp_math_name(enum mp_math math)
+{
+    return math == MP_MATH_NATIVE ? "native" : "f32";
+}
 
 /* Columns of one block of matmul_blocked(): slices of an expert split only at its multiples. */
 #define MP_KERNEL_BLOCK_COLS 256
 
 struct mp_kernels {
-    const char *name; /* "ref", "avx2", "avx512" */
+    const char *name; /* one of mp_kernels_names */
+    enum mp_math math;
 
     /* dst[i] = element i of src as float, for i < count, whole blocks. */
     void (*convert)(float *dst, const void *src, enum mp_wtype type, size_t count);
@@ -85,11 +95,19 @@ struct mp_kernels {
 /* Plain C with double accumulation: the reference for the others. */
 extern const struct mp_kernels mp_kernels_ref;
 
-/* The implementation called `name`; NULL if there is none or this CPU cannot run it. */
+/* The implementation called `name`; NULL if there is none, this CPU cannot run it, or it has failed
+ * its self-test, which runs once. */
 const struct mp_kernels *mp_kernels_find(const char *name);
 
-/* The fastest one that this CPU (and operating system) can run; never NULL. */
+/* The fastest one of class F32 that this CPU (and operating system) can run; never NULL. */
 const struct mp_kernels *mp_kernels_best(void);
+
+/* The one of class NATIVE, or NULL as for mp_kernels_find(). */
+const struct mp_kernels *mp_kernels_native(void);
+
+/* The self-test: small products of every plain type against plain C; false: the implementation must
+ * not be used. */
+int mp_kernels_pass(const struct mp_kernels *kernels);
 
 /* Names in the order of preference, for listings; NULL-terminated. */
 extern const char *const mp_kernels_names[];

@@ -10,11 +10,13 @@
  *
  *   w_load        one of the two vectors of STEP_COLS columns of weights, numbered by `half`
  *   x_split       the activations that belong to half 0 and half 1
+ *   BF16_PAIRS    1: the file multiplies pairs of BF16, and defines the five functions below that
+ *                 say how a step is multiplied
  *   TILE_TOKENS   tokens of the widest tile, 4 or 8
  *   TILE_ROWS_OF  rows of a tile by its tokens: rows * tokens sums must fit into the registers
  */
 #define STEP_COLS (2 * (size_t)LANES)
-#define BLOCK_COLS 512 /* of a partial sum of matmul */
+#define BLOCK_COLS 512 /* of a partial sum of matmul; twice as many where pairs are multiplied */
 #define FEW 4
 #define ROW_BLOCK 96    /* rows whose blocks stay in the second level cache */
 #define RUN_TOKENS 64   /* tokens that are packed together */
@@ -44,6 +46,36 @@
 #endif
 #endif
 
+#if !BF16_PAIRS
+INLINE int halves_of(enum mp_wtype type)
+{
+    (void)type;
+    return 2;
+}
+
+INLINE vec w_part(const unsigned char *p, enum mp_wtype type, int half)
+{
+    return w_load(p, type, half);
+}
+
+INLINE vec w_part_n(const unsigned char *p, enum mp_wtype type, int half, size_t n)
+{
+    return w_load_n(p, type, half, n);
+}
+
+INLINE vec w_fma(vec w, vec x, vec sum, enum mp_wtype type)
+{
+    (void)type;
+    return v_fma(w, x, sum);
+}
+
+INLINE void x_parts(vec *a, vec *b, enum mp_wtype type)
+{
+    if (type == MP_WTYPE_BF16)
+        x_split(a, b);
+}
+#endif
+
 struct product {
     float *y;
     size_t y_stride;
@@ -61,13 +93,19 @@ struct product {
 struct panel {
     float *x;
     size_t t, tokens, c, cols;
-    size_t width; /* cols in whole steps */
+    size_t width; /* of a token: cols in whole steps, as floats */
 };
 
 /* Bytes of one element of the types that have tiles, as a constant. */
 INLINE size_t type_bytes(enum mp_wtype type)
 {
     return type == MP_WTYPE_F32 ? 4 : 2;
+}
+
+/* Floats of packed activations of `cols` columns, whole steps. */
+INLINE size_t packed_floats(enum mp_wtype type, size_t cols)
+{
+    return cols / 2 * (size_t)halves_of(type);
 }
 
 INLINE size_t min_size(size_t a, size_t b)
@@ -91,14 +129,14 @@ TILE void tile_step(vec *acc, const unsigned char *w, size_t w_row_bytes, const 
 
     UNROLL
     for (int r = 0; r < rows; r++)
-        a[r] = w_load(w + (size_t)r * w_row_bytes, type, half);
+        a[r] = w_part(w + (size_t)r * w_row_bytes, type, half);
     UNROLL
     for (int t = 0; t < tokens; t++) {
         vec b = v_load_once(x + (size_t)t * LANES);
 
         UNROLL
         for (int r = 0; r < rows; r++)
-            acc[r * tokens + t] = v_fma(a[r], b, acc[r * tokens + t]);
+            acc[r * tokens + t] = w_fma(a[r], b, acc[r * tokens + t], type);
     }
 }
 
@@ -123,19 +161,20 @@ TILE void tile_dot(vec *acc, const unsigned char *w, size_t w_row_bytes, size_t 
                 _mm_prefetch((const void *)(next + (size_t)r * w_row_bytes + i), _MM_HINT_T0);
         }
         tile_step(acc, w, w_row_bytes, x, type, 0, rows, tokens);
-        tile_step(acc, w, w_row_bytes, x + tokens * LANES, type, 1, rows, tokens);
+        if (halves_of(type) == 2)
+            tile_step(acc, w, w_row_bytes, x + tokens * LANES, type, 1, rows, tokens);
         w += step_bytes;
-        x += (size_t)tokens * STEP_COLS;
+        x += (size_t)tokens * packed_floats(type, STEP_COLS);
     }
     if (rows > 1 || cols == 0)
         return;
     UNROLL
-    for (int half = 0; half < 2; half++) {
-        vec a = w_load_n(w, type, half, cols);
+    for (int half = 0; half < halves_of(type); half++) {
+        vec a = w_part_n(w, type, half, cols);
 
         UNROLL
         for (int t = 0; t < tokens; t++)
-            acc[t] = v_fma(a, v_load(x + (half * tokens + t) * LANES), acc[t]);
+            acc[t] = w_fma(a, v_load(x + (half * tokens + t) * LANES), acc[t], type);
     }
 }
 
@@ -160,7 +199,7 @@ TILE void tile(const struct product *p, const struct panel *q, enum mp_wtype typ
                size_t apart, size_t t, size_t c, size_t cols, int rows, int tokens)
 {
     const unsigned char *w = p->w + r * p->w_row_bytes + (q->c + c) * type_bytes(type);
-    const float *x = q->x + t * q->width + c * (size_t)tokens;
+    const float *x = q->x + t * q->width + packed_floats(type, c) * (size_t)tokens;
     float *y = p->y + (q->t + t) * p->y_stride + r;
     const int add = p->accumulate || q->c + c > 0;
     const size_t ahead = q->tokens > FEW ? (size_t)rows * p->w_row_bytes : STREAM_AHEAD;
@@ -241,10 +280,10 @@ INLINE void pack_step(float *to, size_t between, const float *from, enum mp_wtyp
         a = cols >= LANES ? v_load(from) : v_load_n(from, cols);
         b = cols > LANES ? v_load_n(from + LANES, cols - LANES) : v_set1(0);
     }
-    if (type == MP_WTYPE_BF16)
-        x_split(&a, &b);
+    x_parts(&a, &b, type);
     v_store(to, a);
-    v_store(to + between, b);
+    if (halves_of(type) == 2)
+        v_store(to + between, b);
 }
 
 INLINE void pack(const struct product *p, const struct panel *q, enum mp_wtype type)
@@ -256,7 +295,8 @@ INLINE void pack(const struct product *p, const struct panel *q, enum mp_wtype t
             float *to = q->x + t * q->width + i * LANES;
 
             for (size_t c = 0; c < q->cols; c += STEP_COLS)
-                pack_step(to + c * tokens, tokens * LANES, from + c, type, q->cols - c);
+                pack_step(to + packed_floats(type, c) * tokens, tokens * LANES, from + c, type,
+                          q->cols - c);
         }
     }
 }
@@ -293,11 +333,11 @@ TILE void multiply(const struct product *p, enum mp_wtype type)
         size_t most;
 
         q.tokens = min_size(p->tokens - q.t, RUN_TOKENS);
-        most = PACK_FLOATS / q.tokens / p->block_cols * p->block_cols;
+        most = PACK_FLOATS * 2 / (size_t)halves_of(type) / q.tokens / p->block_cols * p->block_cols;
         q.c = 0;
         do {
             q.cols = min_size(p->cols - q.c, most);
-            q.width = (q.cols + STEP_COLS - 1) / STEP_COLS * STEP_COLS;
+            q.width = packed_floats(type, (q.cols + STEP_COLS - 1) / STEP_COLS * STEP_COLS);
             if (MP_DEBUG_CHECKS && q.tokens * q.width > PACK_FLOATS)
                 __builtin_trap(); /* and not somewhere behind the buffer */
             pack(p, &q, type);
@@ -360,7 +400,7 @@ static void multiply_converted(const struct product *p, const struct mp_wtype_in
 /* Quantised weights, by the fastest variant that goes with these kernels. */
 static void multiply_quantised(const struct product *p, enum mp_wtype type)
 {
-    const struct mp_quant *quant = mp_quant_best(VECTOR_NAME);
+    const struct mp_quant *quant = mp_quant_best(VECTOR_QUANT);
     const struct mp_quant_product product = {
         .y = p->y,
         .y_stride = p->y_stride,
@@ -405,7 +445,7 @@ static void v_matmul(float *y, size_t y_stride, const void *w, enum mp_wtype typ
                          .rows = rows,
                          .cols = cols,
                          .tokens = tokens,
-                         .block_cols = BLOCK_COLS };
+                         .block_cols = BLOCK_COLS * 2 / (size_t)halves_of(type) };
 
     multiply_any(&p, type);
 }

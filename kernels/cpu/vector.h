@@ -2,7 +2,7 @@
  * The kernels, once, over the vectors of the file that includes this one (at its end; there is no
  * other use and hence no guard). It defines vec, LANES, the v_, w_ and x_ operations, what
  * kernels/cpu/product.h needs for its tiles, and VECTOR_KERNELS, the table to define, VECTOR_NAME
- * its name.
+ * its name, VECTOR_QUANT the kernels whose variants of kernels/cpu/quant it uses.
  *
  * Exactness. An element-wise kernel uses the same vector operations for whole vectors and, with
  * masked loads and stores, for the last few elements. Compilers must not reassociate or contract:
@@ -305,6 +305,7 @@ static void v_axpy(float *y, const float *x, float a, size_t count)
 extern const struct mp_kernels VECTOR_KERNELS;
 const struct mp_kernels VECTOR_KERNELS = {
     .name = VECTOR_NAME,
+    .math = BF16_PAIRS ? MP_MATH_NATIVE : MP_MATH_F32,
     .convert = v_convert,
     .matmul = v_matmul,
     .matmul_blocked = v_matmul_blocked,

@@ -145,7 +145,8 @@ static void check_kernels(const struct model *model)
         struct harness_options options = harness_defaults(model->path);
 
         options.kernels = mp_kernels_names[k];
-        if (mp_kernels_find(options.kernels) != NULL)
+        if (mp_kernels_find(options.kernels) != NULL &&
+            mp_kernels_find(options.kernels)->math == MP_MATH_F32)
             check_batches(model, options, &tally);
     }
     judge(model, &tally);

@@ -105,6 +105,9 @@ static const struct {
     const char *name; /* of the implementation, and what */
     uint64_t hash;
 } pinned[] = {
+    { "avx512bf16 products", UINT64_C(0xd17248968abb73b4) },
+    { "avx512bf16 pointwise", UINT64_C(0x06990cd7dd25db04) },
+    { "avx512bf16 attention", UINT64_C(0x8bb6ed09b25704ba) },
     { "avx512 products", UINT64_C(0x85fc4134bcd77249) },
     { "avx512 pointwise", UINT64_C(0x06990cd7dd25db04) },
     { "avx512 attention", UINT64_C(0x8bb6ed09b25704ba) },

@@ -46,6 +46,7 @@ static void put_weight(unsigned char *p, enum mp_wtype type)
 /* One product with all its operands; gaps between rows hold NaN (0xFF bytes) as bait. */
 struct problem {
     enum mp_wtype type;
+    enum mp_math math; /* of the implementation */
     size_t rows, cols, tokens, w_stride, x_stride, y_stride, bytes;
     struct guarded w_mem, x_mem, y_mem;
     unsigned char *w;
@@ -90,6 +91,17 @@ static void problem_destroy(struct problem *p)
     guarded_free(&p->y_mem);
 }
 
+/* To the nearest BF16, ties to even: what class native multiplies BF16 weights with. */
+static double activation(const struct problem *p, float x)
+{
+    uint32_t bits = float_bits(x);
+
+    if (p->math != MP_MATH_NATIVE || p->type != MP_WTYPE_BF16)
+        return (double)x;
+    bits = (bits + 0x7fff + (bits >> 16 & 1)) & 0xffff0000;
+    return (double)bits_float(bits);
+}
+
 /* The sum and the sum of magnitudes, which bounds the error of any order of summation. */
 static double oracle(const struct problem *p, size_t r, size_t t, double *magnitude_p)
 {
@@ -97,7 +109,7 @@ static double oracle(const struct problem *p, size_t r, size_t t, double *magnit
 
     for (size_t c = 0; c < p->cols; c++) {
         double a = decode(p->w + (r * p->w_stride + c) * p->bytes, p->type) *
-                   (double)p->x[t * p->x_stride + c];
+                   activation(p, p->x[t * p->x_stride + c]);
 
         sum += a;
         magnitude += fabs(a);
@@ -151,6 +163,7 @@ static void check_shape(const struct mp_kernels *k, enum mp_wtype type, size_t r
     struct problem p =
         problem_create(type, rows, cols, tokens, variant % 3 * 3, (variant + 1) / 2 % 4);
 
+    p.math = k->math;
     fill_y(&p, NAN);
     multiply(k, &p, 0, 0);
     check_product(&p, 0);
@@ -407,6 +420,11 @@ static void extremes_are_not_flushed(const struct mp_kernels *k)
         unsigned char w[20 * 4] = { 0 };
         float x[20] = { 0 }, y;
 
+        /* Class native takes denormals for zeros where it multiplies BF16. */
+        if (k->math == MP_MATH_NATIVE && cases[i].type == MP_WTYPE_BF16 &&
+            fabsf(cases[i].y) < 0x1p-126f)
+            continue;
+
         for (size_t c = 0; c < 20; c += 19) { /* in the body and in the tail */
             memset(w, 0, sizeof(w));
             memset(x, 0, sizeof(x));
@@ -425,7 +443,8 @@ static void names_and_choice(void)
 
     CHECK(mp_kernels_find("ref") == &mp_kernels_ref);
     CHECK(mp_kernels_find("none") == NULL && mp_kernels_find("") == NULL);
-    while (mp_kernels_find(mp_kernels_names[i]) == NULL)
+    while (mp_kernels_find(mp_kernels_names[i]) == NULL ||
+           mp_kernels_find(mp_kernels_names[i])->math != MP_MATH_F32)
         i++;
     CHECK(mp_kernels_best() == mp_kernels_find(mp_kernels_names[i]));
     for (i = 0; mp_kernels_names[i] != NULL; i++)
