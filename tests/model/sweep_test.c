@@ -103,7 +103,7 @@ static void check_same(const float *got, const struct run *run, uint32_t vocab, 
     }
 }
 
-static void sweep(const char *model, const char *expect, const char *batch)
+static void sweep(const char *model, const char *expect, const char *batch, const char *kernels)
 {
     static const char *const profiles[] = { "lru", "gate-lru" };
     uint64_t issued[2] = { 0, 0 };
@@ -114,6 +114,7 @@ static void sweep(const char *model, const char *expect, const char *batch)
     struct run run;
     float *got;
 
+    options.kernels = kernels;
     open_input(expect, batch, STEPS, vocab, &run, &options);
     got = calloc(1, run.bytes);
     run_once(&options, &run, run.logits, &counters);
@@ -155,11 +156,24 @@ static void bits_do_not_depend_on_the_budget(void)
 
         snprintf(model, sizeof(model), "tests/data/models/%s", fixtures[i]);
         snprintf(expect, sizeof(expect), "%s/expect", model);
-        sweep(model, expect, "b1");
-        sweep(model, expect, "b4");
+        sweep(model, expect, "b1", NULL);
+        sweep(model, expect, "b4", NULL);
     }
-    sweep("models/tiny-moe", "tests/data/models/tiny-moe-expect", "b1");
-    sweep("models/tiny-moe", "tests/data/models/tiny-moe-expect", "b4");
+    sweep("models/tiny-moe", "tests/data/models/tiny-moe-expect", "b1", NULL);
+    sweep("models/tiny-moe", "tests/data/models/tiny-moe-expect", "b4", NULL);
+}
+
+/* Class native rounds activations, once and always to the same. */
+static void bits_of_class_native_do_not_depend_on_the_budget(void)
+{
+    const struct mp_kernels *native = mp_kernels_native();
+
+    if (native == NULL) {
+        fprintf(stderr, "  not on this CPU\n");
+        return;
+    }
+    sweep("models/tiny-moe", "tests/data/models/tiny-moe-expect", "b1", native->name);
+    sweep("models/tiny-moe", "tests/data/models/tiny-moe-expect", "b4", native->name);
 }
 
 /* Every evict, partition, predict and prefetch policy at a tight budget. */
@@ -369,6 +383,7 @@ int main(int argc, char **argv)
         return 0;
     }
     RUN(bits_do_not_depend_on_the_budget);
+    RUN(bits_of_class_native_do_not_depend_on_the_budget);
     RUN(bits_do_not_depend_on_the_policies);
     RUN(bits_do_not_depend_on_the_profile);
     RUN(budgets_that_change_show_in_the_log_only);

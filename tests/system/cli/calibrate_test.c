@@ -356,7 +356,8 @@ static void texts_and_outputs_are_tried_first(void)
 static json_t *divergence(const char *alpha)
 {
     return cli_json(ARGS("eval", "--divergence", "--model", model, "--text", text, "--tokens", "96",
-                         "--window", "32", "--batch", "2", SMOE, "--smoe-alpha", alpha, "--json"));
+                         "--window", "32", "--batch", "2", SMOE, "--smoe-alpha", alpha, "--math",
+                         "f32", "--json"));
 }
 
 static void divergence_shows_what_routing_changed(void)
@@ -382,12 +383,37 @@ static void divergence_shows_what_routing_changed(void)
     CHECK(number(found, "kl_nats") == 0 && number(found, "kl_nats_max") == 0);
     json_decref(none);
 
-    cli_run(ARGS("eval", "--divergence", "--model", model, "--text", text, "--tokens", "16"),
+    cli_run(ARGS("eval", "--divergence", "--model", model, "--text", text, "--tokens", "16",
+                 "--math", "f32"),
             &shown);
     CHECK_EQ(shown.exit_code, 0);
     CHECK(strstr(shown.out, "100.00 % of 15 tokens have the same most likely next token") != NULL);
-    CHECK(strstr(shown.out, "routing exact: 0.00 % of the chosen experts substituted") != NULL);
+    CHECK(strstr(shown.out, "routing exact, math f32: 0.00 % of the chosen experts substituted") !=
+          NULL);
     cli_free(&shown);
+}
+
+/* The class that rounds activations is a little off the other one, and not much. */
+static void divergence_shows_what_the_class_of_arithmetic_changed(void)
+{
+    json_t *info = cli_json(ARGS("info", "--json")), *json;
+    const bool native = json_is_string(json_object_get(info, "math_native"));
+    const json_t *found;
+
+    json_decref(info);
+    if (!native) {
+        cli_expect(
+            ARGS("eval", "--divergence", "--model", model, "--text", text, "--math", "native"), 2,
+            "this CPU does not multiply BF16");
+        return;
+    }
+    json = cli_json(
+        ARGS("eval", "--divergence", "--model", model, "--text", text, "--tokens", "96", "--json"));
+    found = json_object_get(json, "divergence");
+    CHECK_STR(json_string_value(json_object_get(json, "math")), "native");
+    CHECK(number(found, "kl_nats") > 0 && number(found, "kl_nats") < 0.01);
+    CHECK(number(found, "agreement") > 0.9);
+    json_decref(json);
 }
 
 /* The quantised model against its source, and the source against a copy of itself. */
@@ -482,6 +508,7 @@ int main(int argc, char **argv)
     RUN(wrong_sweeps_are_refused);
     RUN(texts_and_outputs_are_tried_first);
     RUN(divergence_shows_what_routing_changed);
+    RUN(divergence_shows_what_the_class_of_arithmetic_changed);
     RUN(divergence_from_a_reference);
     RUN(wrong_references_are_refused);
     RUN(one_measurement_at_a_time);

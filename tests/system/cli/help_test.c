@@ -18,6 +18,10 @@ static void a_slip_gets_the_nearest_name(void)
     REFUSED(2, "known are lru, lfu", RUN_MODEL, "--prompt", "a", "--evict", "lrru");
     REFUSED(2, "unknown profile 'fast'", RUN_MODEL, "--prompt", "a", "--profile", "fast");
     REFUSED(2, "no kernels 'sse'", RUN_MODEL, "--prompt", "a", "--kernels", "sse");
+    REFUSED(2, "math amx: this build has no kernels for AMX", RUN_MODEL, "--prompt", "a", "--math",
+            "amx");
+    REFUSED(2, "kernels ref are of class f32, but math is native", RUN_MODEL, "--prompt", "a",
+            "--math", "native", "--kernels", "ref");
     REFUSED(2, "MOEPAGER_BACKEND 'hots'", RUN_MODEL, "--prompt", "a", "--backend", "hots");
     REFUSED(2, "need auto, cpu, cuda or cuda:N", RUN_MODEL, "--prompt", "a", "--device", "gpu");
     REFUSED(2, "need auto, cpu, cuda or cuda:N", RUN_MODEL, "--prompt", "a", "--device", "cuda:x");

@@ -26,11 +26,12 @@ static void make_traces(void)
     snprintf(scored_path, sizeof(scored_path), "%s", cli_path("scored"));
     plain = plain_path;
     scored = scored_path;
-    json_decref(cli_json(ARGS("bench", "--model", CLI_MODEL, "--prompt-tokens", "12",
-                              "--gen-tokens", "24", "--repeat", "1", "--json", "--trace", plain)));
     json_decref(
         cli_json(ARGS("bench", "--model", CLI_MODEL, "--prompt-tokens", "12", "--gen-tokens", "24",
-                      "--repeat", "1", "--json", "--trace", scored, "--trace-scores")));
+                      "--repeat", "1", "--json", "--math", "f32", "--trace", plain)));
+    json_decref(cli_json(ARGS("bench", "--model", CLI_MODEL, "--prompt-tokens", "12",
+                              "--gen-tokens", "24", "--repeat", "1", "--json", "--math", "f32",
+                              "--trace", scored, "--trace-scores")));
 }
 
 static void json_has_the_promised_keys(void)
