@@ -130,8 +130,8 @@ void mp_report_print(const struct mp_report *r, FILE *out)
     for (unsigned kind = 0; kind < MP_POLICY_KIND_COUNT; kind++)
         fprintf(out, "%s%s %s", kind > 0 ? ", " : "", mp_policy_kind_name(kind),
                 r->policies->policy[kind]);
-    fprintf(out, "\nmachine       %u threads, %s kernels, math %s", r->threads,
-            r->kernels->name, mp_math_name(r->kernels->math));
+    fprintf(out, "\nmachine       %u threads, %s kernels, math %s", r->threads, r->kernels->name,
+            mp_math_name(r->kernels->math));
     if (r->device->cuda)
         fprintf(out, ", cuda:%u %s", r->device->ordinal, r->device->device.name);
     fputc('\n', out);
