@@ -272,7 +272,9 @@ class Models:
                 raise BenchError(f"{path} is not there")
         info = run_json([self.moepager, "info", "--model", self.model, "--json"])["model"]
         self.info = info
-        embedding = 2 * info["vocabulary"] * info["hidden"]
+        config = json.loads((self.model / "config.json").read_text())
+        tied = config.get("tie_word_embeddings", False)
+        embedding = 0 if tied else 2 * info["vocabulary"] * info["hidden"]  # one row is read
         self.token_bytes = info["weights_bytes"] - embedding + info["token_cycle_bytes"]
 
     def files(self):

@@ -31,6 +31,7 @@
 #define ALIGN 4096
 #define LAYERS_MAX 256
 #define UNITS_MAX 64 /* of a layer */
+#define BYTES_MAX (UINT64_C(1) << 50)
 #define LINE_BYTES (LAYERS_MAX * 24)
 #define PART_BYTES ((size_t)STREAMS * STREAM_STEP_BYTES)
 
@@ -243,10 +244,16 @@ static enum mp_status run(struct bench *bench, const struct layer *list)
     enum mp_status status;
 
     if (bench->unit_bytes == 0 || bench->unit_bytes % ALIGN != 0 ||
-        bench->file_bytes < 2 * bench->unit_bytes || bench->slots == 0)
+        bench->file_bytes / 2 < bench->unit_bytes || bench->slots == 0 ||
+        bench->slots > BYTES_MAX / bench->unit_bytes)
         return mp_fail(MP_ERR_CONFIG, "E_BENCH",
                        "units are multiples of 4 KiB, the file holds two at least, and there is a "
-                       "slot");
+                       "slot; slots have 1 PiB at most");
+    if (bench->layer_bytes > BYTES_MAX / LAYERS_MAX || bench->head_bytes > BYTES_MAX)
+        return mp_fail(MP_ERR_CONFIG, "E_BENCH",
+                       "LAYER_BYTES %" PRId64 " and HEAD_BYTES %" PRId64
+                       " are no sizes: a model whose output is its embedding has no other head",
+                       (int64_t)bench->layer_bytes, (int64_t)bench->head_bytes);
     bench->memory = map(bench->slots * bench->unit_bytes);
     bench->weights = map(bench->layers * bench->layer_bytes + bench->head_bytes);
     if (bench->memory == NULL || bench->weights == NULL)

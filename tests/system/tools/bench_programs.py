@@ -71,7 +71,7 @@ def check_movement(moepager, model, file, folder):
         list_.write_text(text)
         check_refused([program, *good, list_], text)
     list_.write_text("1:1:1\n")
-    for at, value in ((1, 0), (1, 4097), (1, 1 << 40), (2, 0)):
+    for at, value in ((1, 0), (1, 4097), (1, 1 << 40), (2, 0), (2, 1 << 60), (3, -4096), (4, -4096)):
         check_refused([program, *good[:at], value, *good[at + 1:], list_], f"{at}: {value}")
 
 
