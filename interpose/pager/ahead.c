@@ -14,7 +14,8 @@
 #define ABSENT 0x80u
 
 /* Guesses of experts that are absent are worse than others: what a token's layers use again and
- * again is there. So many of a rank are looked at, and of those a part must have been right. */
+ * again is there. So many of a rank are looked at, or of all ranks while those are few, and a part
+ * of them must have been right. */
 #define TRIES_MIN 32u
 #define TRIES_MAX 512u
 #define PART_RIGHT 3u
@@ -196,6 +197,21 @@ static void note_guess(struct mp_paged *paged, uint32_t target)
     }
 }
 
+/* A rank whose guesses are too few yet is judged by those of all ranks. */
+static bool is_doubtful(const struct mp_paged_ahead *ahead, uint32_t rank)
+{
+    struct absent seen = ahead->absent[rank];
+
+    if (seen.all < TRIES_MIN) {
+        seen = (struct absent){ 0 };
+        for (uint32_t r = 0; r < RANKS; r++) {
+            seen.all += ahead->absent[r].all;
+            seen.right += ahead->absent[r].right;
+        }
+    }
+    return seen.all >= TRIES_MIN && seen.right * PART_RIGHT < seen.all;
+}
+
 /* Take out of wanted(count) what is absent and will hardly be used: it would be read for nothing,
  * into the slot of another. Returns how many are left. */
 static uint32_t drop_doubtful(struct mp_paged_ahead *ahead, const uint8_t *guessed, uint32_t count)
@@ -204,10 +220,8 @@ static uint32_t drop_doubtful(struct mp_paged_ahead *ahead, const uint8_t *guess
 
     for (uint32_t i = 0; i < count; i++) {
         const uint8_t guess = guessed[ahead->wanted[i]];
-        const uint32_t rank = (guess & ~ABSENT) - 1;
 
-        if ((guess & ABSENT) == 0 || ahead->absent[rank].all < TRIES_MIN ||
-            ahead->absent[rank].right * PART_RIGHT >= ahead->absent[rank].all)
+        if ((guess & ABSENT) == 0 || !is_doubtful(ahead, (guess & ~ABSENT) - 1))
             ahead->wanted[left++] = ahead->wanted[i];
     }
     return left;

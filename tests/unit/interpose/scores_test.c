@@ -396,7 +396,7 @@ static void what_is_guessed_is_read_ahead(void)
     CHECK(value_of(report, "prefetch_used") >= 0.8 * value_of(report, "prefetch_issued"));
 }
 
-/* Two ranks, 32 tries of each, and what was there when it was guessed. */
+/* 32 tries of both ranks together, and what was there when it was guessed. */
 static void what_is_always_wrong_is_no_longer_read(void)
 {
     char report[REPORT_BYTES];
@@ -405,7 +405,7 @@ static void what_is_always_wrong_is_no_longer_read(void)
     CHECK(value_of(report, "experts_guessed") >= 1000);
     CHECK(value_of(report, "experts_guessed_right") <= 10); /* where two scores are nearly equal */
     CHECK(value_of(report, "prefetch_issued") >= 10);
-    CHECK(value_of(report, "prefetch_issued") <= 90);
+    CHECK(value_of(report, "prefetch_issued") <= 55);
 }
 
 int main(void)
