@@ -129,14 +129,22 @@ static enum mp_status refuse_of_family(const json_t *root, const struct mp_arch 
     return MP_OK;
 }
 
+static bool is_mxfp4(const json_t *root)
+{
+    const char *method = json_string_value(
+        json_object_get(json_object_get(root, "quantization_config"), "quant_method"));
+
+    return method != NULL && strcmp(method, "mxfp4") == 0;
+}
+
 /* Things that change the result and that nothing below reads. */
-static enum mp_status refuse_foreign(const json_t *root)
+static enum mp_status refuse_foreign(const json_t *root, const struct mp_arch *arch)
 {
     const json_t *quantization = json_object_get(root, "quantization_config");
     const json_t *act = json_object_get(root, "hidden_act");
     const char *act_name = json_string_value(act);
 
-    if (mp_config_given(root, "quantization_config")) {
+    if (mp_config_given(root, "quantization_config") && !(arch->fused_mxfp4 && is_mxfp4(root))) {
         const json_t *method = json_object_get(quantization, "quant_method");
         char types[MP_QUOTE_BYTES], need[sizeof(types) + 16];
 
@@ -217,6 +225,7 @@ static enum mp_status read_switches(const json_t *root, struct mp_model_config *
     config->sinks = config->arch->names[MP_ROLE_SINKS].name != NULL;
     config->router_bias = config->arch->names[MP_ROLE_ROUTER_BIAS].name != NULL;
     config->transposed_experts = config->arch->fused_transposed;
+    config->mxfp4 = config->arch->fused_mxfp4 && is_mxfp4(root);
     config->expert_bias = config->arch->names[MP_ROLE_EXPERT_GATE_BIAS].name != NULL;
     for (size_t i = 0; status == MP_OK && i < MP_ARRAY_LEN(switches); i++)
         status = mp_config_switch(root, switches[i].from, switches[i].to);
@@ -305,7 +314,7 @@ static enum mp_status read_config(const json_t *root, const json_t *generation,
     if (status == MP_OK && config.arch->text_key != NULL)
         status = read_text(&root, config.arch->text_key);
     if (status == MP_OK)
-        status = refuse_foreign(root);
+        status = refuse_foreign(root, config.arch);
     if (status == MP_OK)
         status = refuse_of_family(root, config.arch);
     if (status == MP_OK)

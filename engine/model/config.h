@@ -106,6 +106,7 @@ struct mp_model_config {
     bool sinks;              /* each head has a score that takes a share and gives no value */
     bool router_bias;        /* of the router's outputs */
     bool transposed_experts; /* in directories: struct mp_arch, fused_transposed */
+    bool mxfp4;              /* the same, in MXFP4: nibbles and scales in tensors of their own */
     bool expert_bias;        /* of all three products of an expert */
     bool qk_norm;            /* RMSNorm of each head's query and key, before RoPE */
     bool qk_norm_rows;       /* the same of all heads together */

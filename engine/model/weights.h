@@ -38,6 +38,9 @@ struct mp_ffn {
     /* Of an expert: `gate` and `up` are the first and the other rows of (H, 2 channels), in which
      * channels of gate and up take turns, and `down` is (channels, H). */
     bool transposed;
+    /* Of an expert in MXFP4, if not NULL: the matrices hold nibbles without scales, and these are
+     * the scales of `down`. `gate` is both matrices, whose rows take turns, `up` their scales. */
+    const void *scales;
 };
 
 /* Of the products of all experts of a layer; `up` is NULL where `gate` has both, in turns. */
@@ -102,6 +105,9 @@ static inline uint64_t mp_transposed_rows(uint64_t hidden)
 
 enum { MP_PIECE_GATE, MP_PIECE_UP, MP_PIECE_DOWN, MP_EXPERT_PIECES };
 
+/* Where nibbles and scales are apart: those of gate and up, and of down. */
+enum { MP_APART_BOTH, MP_APART_BOTH_SCALES, MP_APART_DOWN, MP_APART_DOWN_SCALES, MP_APART_PIECES };
+
 /* Of an expert's matrices. Quantisers give some layers' down projections more bits. */
 struct mp_expert_types {
     enum mp_wtype piece[MP_EXPERT_PIECES];
@@ -124,6 +130,7 @@ struct mp_weights {
     struct mp_unit *units; /* [moe_layers * E * slices]: (first_unit + expert) * slices + slice */
     struct mp_expert_types *unit_types; /* [moe_layers * E]; gate, up (F, H), down (H, F) */
     bool transposed;                    /* the matrices of experts: struct mp_ffn */
+    bool apart;                         /* the same: nibbles and scales in pieces of their own */
     uint32_t unit_count;
     uint64_t expert_bytes;   /* sum over all units */
     uint64_t resident_bytes; /* of the block that holds everything else */

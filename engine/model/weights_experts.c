@@ -5,8 +5,14 @@
  */
 #include "engine/model/weights_int.h"
 
+#include <inttypes.h>
+#include <stdio.h>
+
 #include "engine/model/arch/arch.h"
 #include "policy/policy.h"
+
+#define BLOCK 32 /* weights that share a scale */
+#define PATTERN_BYTES 128
 
 /* A range of rows of a tensor that becomes a piece of a unit. */
 struct piece_need {
@@ -126,6 +132,57 @@ static enum mp_status want_transposed_expert(struct mp_weights_plan *plan, uint3
     return status;
 }
 
+/* MXFP4 apart: 16 bytes for 32 weights, and a byte of scale for them. */
+static enum mp_status want_apart_pieces(struct mp_weights_plan *plan, uint32_t unit, uint32_t first,
+                                        const struct mp_name_numbers *numbers, uint64_t rows,
+                                        uint64_t cols)
+{
+    const struct mp_arch *arch = plan->config->arch;
+    const char *pattern = first == MP_APART_BOTH ? arch->fused_gate_up : arch->fused_down;
+    const uint64_t shape[4] = { plan->config->experts, rows, cols / BLOCK, BLOCK / 2 };
+    enum mp_status status = MP_OK;
+
+    for (uint32_t scales = 0; status == MP_OK && scales < 2; scales++) {
+        const uint64_t bytes = rows * shape[2] * (scales ? 1 : shape[3]);
+        const struct mp_tensor *tensor = NULL;
+        char suffixed[PATTERN_BYTES];
+        struct mp_tensor_name name;
+
+        snprintf(suffixed, sizeof(suffixed), "%s%s", pattern, scales ? "_scales" : "_blocks");
+        status = mp_weights_name(&name, suffixed, numbers);
+        if (status == MP_OK)
+            status = mp_weights_find_bytes(plan, name.text, shape, scales ? 3 : 4, &tensor);
+        if (status != MP_OK)
+            return status;
+        plan->weights->units[unit].pieces[first + scales] =
+            (struct mp_piece){ .file = tensor->file,
+                               .offset_bytes = tensor->st.offset_bytes + numbers->expert * bytes,
+                               .bytes = bytes };
+        plan->weights->expert_bytes += bytes;
+    }
+    return status;
+}
+
+static enum mp_status want_apart_expert(struct mp_weights_plan *plan, uint32_t unit,
+                                        const struct mp_name_numbers *numbers)
+{
+    const uint64_t F = plan->config->expert_ffn, H = plan->config->hidden;
+    struct mp_weights *weights = plan->weights;
+    enum mp_status status;
+
+    if (H % BLOCK != 0 || F % BLOCK != 0)
+        return mp_fail(MP_ERR_MODEL, "E_CONFIG",
+                       "experts in MXFP4 of %" PRIu64 " channels and a hidden_size of %" PRIu64
+                       ", need multiples of %d",
+                       F, H, BLOCK);
+    weights->apart = true;
+    for (uint32_t i = 0; i < MP_EXPERT_PIECES; i++)
+        weights->unit_types[unit].piece[i] = MP_WTYPE_MXFP4;
+    weights->units[unit].piece_count = MP_APART_PIECES;
+    status = want_apart_pieces(plan, unit, MP_APART_BOTH, numbers, 2 * F, H);
+    return status == MP_OK ? want_apart_pieces(plan, unit, MP_APART_DOWN, numbers, H, F) : status;
+}
+
 /* All experts of a layer in three tensors: gate and up (E, F, H), down (E, H, F). */
 static enum mp_status want_stacked_expert(struct mp_weights_plan *plan, uint32_t unit,
                                           const struct mp_name_numbers *numbers)
@@ -216,6 +273,8 @@ enum mp_status mp_weights_want_experts(struct mp_weights_plan *plan, uint32_t la
             status = want_sliced_expert(plan, first + i, &numbers);
         else if (config->arch->stacked[MP_PIECE_GATE] != NULL)
             status = want_stacked_expert(plan, first + i, &numbers);
+        else if (config->mxfp4)
+            status = want_apart_expert(plan, first + i, &numbers);
         else if (fused && config->arch->fused_transposed)
             status = want_transposed_expert(plan, first + i, &numbers);
         else if (fused)

@@ -66,6 +66,11 @@ enum mp_status mp_weights_find(struct mp_weights_plan *plan, const struct mp_ten
                                const struct mp_tensor **tensor_p,
                                enum mp_wtype *type_p) MP_MUST_CHECK;
 
+/* The same for a tensor of bytes, U8, that has this shape of up to 4 dimensions. */
+enum mp_status mp_weights_find_bytes(struct mp_weights_plan *plan, const char *name,
+                                     const uint64_t *shape, uint32_t dims,
+                                     const struct mp_tensor **tensor_p) MP_MUST_CHECK;
+
 /* weights_experts.c: set slices; then, with the tables allocated, the units of one MoE layer. */
 enum mp_status mp_weights_count_slices(struct mp_weights_plan *plan) MP_MUST_CHECK;
 enum mp_status mp_weights_want_experts(struct mp_weights_plan *plan, uint32_t layer) MP_MUST_CHECK;

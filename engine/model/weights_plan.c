@@ -99,6 +99,30 @@ enum mp_status mp_weights_find(struct mp_weights_plan *plan, const struct mp_ten
     return MP_OK;
 }
 
+enum mp_status mp_weights_find_bytes(struct mp_weights_plan *plan, const char *name,
+                                     const uint64_t *shape, uint32_t dims,
+                                     const struct mp_tensor **tensor_p)
+{
+    const struct mp_tensor *tensor = mp_checkpoint_find(plan->checkpoint, name);
+    char wanted[MP_QUOTE_BYTES], got[MP_QUOTE_BYTES];
+
+    mp_st_shape_text(wanted, shape, dims);
+    if (tensor == NULL)
+        return mp_fail(MP_ERR_MODEL, "E_TENSOR_MISSING",
+                       "tensor '%s' is missing, %s needs it with shape %s", name, config_name(plan),
+                       wanted);
+    if (tensor->st.dims != dims || memcmp(tensor->st.shape, shape, dims * sizeof(*shape)) != 0)
+        return mp_fail(MP_ERR_MODEL, "E_TENSOR_SHAPE", "tensor '%s': got shape %s, %s needs %s",
+                       name, mp_st_shape_text(got, tensor->st.shape, tensor->st.dims),
+                       config_name(plan), wanted);
+    if (tensor->st.dtype != MP_DTYPE_U8)
+        return mp_fail(MP_ERR_MODEL, "E_TENSOR_DTYPE", "tensor '%s': got %s, need U8 as MXFP4 has",
+                       name, mp_dtype_name(tensor->st.dtype));
+    mark_used(plan, tensor);
+    *tensor_p = tensor;
+    return MP_OK;
+}
+
 /* The name of a role: the one that other versions write where the model has that one. */
 static enum mp_status find_name(const struct mp_weights_plan *plan, enum mp_role role,
                                 uint32_t layer, struct mp_tensor_name *name)

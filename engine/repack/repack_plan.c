@@ -403,6 +403,10 @@ enum mp_status mp_repack_plan_make(struct mp_repack_plan *plan, const struct mp_
         return mp_fail(MP_ERR_MODEL, "E_UNSUPPORTED",
                        "experts in transposed matrices, as directories of this family have them, "
                        "are not repacked");
+    if (plan->weights->apart)
+        return mp_fail(MP_ERR_MODEL, "E_UNSUPPORTED",
+                       "experts in MXFP4, as directories of this family have them, are not "
+                       "repacked");
     if (config->slices > MP_SLICES_MAX ||
         !mp_ffn_slices_make(model->expert_ffn, config->slices > 1 ? config->slices : 1,
                             &plan->slices))

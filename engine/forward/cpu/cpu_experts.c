@@ -74,6 +74,10 @@ static struct mp_ffn expert_ffn(const struct mp_engine *engine, uint32_t moe_lay
         .transposed = weights->transposed,
     };
 
+    if (weights->apart) {
+        ffn.down.data = work->pieces[MP_APART_DOWN];
+        ffn.scales = work->pieces[MP_APART_DOWN_SCALES];
+    }
     set_biases(&ffn, m, &weights->layers[engine->layer_of[moe_layer]].expert_bias, work->expert,
                mp_ffn_slices_first(&weights->slices, work->slice));
     return ffn;

@@ -26,6 +26,12 @@ struct mp_ffn_work {
 /* y = down(silu(gate x) * up x) for all networks of the list, which have one hidden width. */
 void mp_cpu_ffn(struct mp_engine *engine, const struct mp_ffn_work *list, size_t count);
 
+/* Those of experts in MXFP4 whose nibbles and scales are apart. */
+void mp_cpu_apart_up(const struct mp_engine *engine, const struct mp_ffn_work *work, unsigned piece,
+                     size_t first, size_t end, unsigned thread);
+void mp_cpu_apart_down(const struct mp_engine *engine, const struct mp_ffn_work *work, size_t first,
+                       size_t end, bool add, unsigned thread);
+
 /* The products of transposed experts (struct mp_ffn), with the bits of others: rows [first, end) of
  * gate or up with work->x to work->gate or up; of down with work->gate to work->y, added if `add`.
  */

@@ -140,7 +140,9 @@ static void multiply_piece(const struct mp_ffn_work *work, struct mp_engine *eng
         up ? work->up : work->gate, ffn->gate.rows,
     };
 
-    if (ffn->transposed)
+    if (ffn->scales != NULL)
+        mp_cpu_apart_up(engine, work, piece, first, end, thread);
+    else if (ffn->transposed)
         mp_cpu_transposed_up(engine, work, piece, first, end, thread);
     else
         multiply_rows(engine, &product, first, end, work->tokens);
@@ -221,7 +223,9 @@ static void ffn_down_part(void *ctx, uint64_t part, unsigned thread)
     for (uint32_t s = 0; s <= work->more; s++) {
         const struct mp_view *down = &work[s].ffn.down;
 
-        if (work->ffn.transposed)
+        if (work->ffn.scales != NULL)
+            mp_cpu_apart_down(job->engine, work, first, end, add, thread);
+        else if (work->ffn.transposed)
             mp_cpu_transposed_down(job->engine, work, first, end, add, thread);
         else
             job->engine->config.kernels->matmul_blocked(

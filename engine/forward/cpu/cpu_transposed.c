@@ -1,7 +1,8 @@
 /*
- * Products of experts whose matrices are transposed in the file (struct mp_ffn). A few rows at a
- * time are put in order, in scratch of the thread, and multiplied from there like any others: so
- * the bits are those of the same matrices as other files have them.
+ * Products of experts whose matrices are transposed in the file, or whose MXFP4 nibbles and scales
+ * are apart (struct mp_ffn). A few rows at a time are put in order, in scratch of the thread, and
+ * multiplied from there like any others: so the bits are those of the same matrices as other files
+ * have them.
  */
 #include <string.h>
 
@@ -77,5 +78,65 @@ void mp_cpu_transposed_down(const struct mp_engine *engine, const struct mp_ffn_
         put_in_order(&from, row, rows, mp_wtype_bytes(down->type, 1), tile);
         engine->config.kernels->matmul_blocked(work->y + row, H, tile, down->type, F, work->gate, F,
                                                rows, F, work->tokens, add);
+    }
+}
+
+/* ---- MXFP4 apart */
+
+/* Of 32 weights here a byte has two neighbours; in a block it has one of each half. */
+static void put_block(unsigned char *block, const unsigned char *nibbles, unsigned char scale)
+{
+    block[0] = scale;
+    for (size_t i = 0; i < 16; i++) {
+        const unsigned shift = i % 2 * 4;
+
+        block[1 + i] = (unsigned char)((nibbles[i / 2] >> shift & 15) |
+                                       (nibbles[8 + i / 2] >> shift & 15) << 4);
+    }
+}
+
+/* Rows first, first + step, ... of a matrix become rows of blocks. */
+static void put_blocks(const struct mp_view *view, const void *scales, size_t first, size_t rows,
+                       size_t step, void *tile)
+{
+    const size_t blocks = view->cols / 32, block_bytes = mp_wtype_bytes(MP_WTYPE_MXFP4, 32);
+    unsigned char *out = tile;
+
+    for (size_t r = 0; r < rows; r++) {
+        const size_t row = (first + r * step) * blocks;
+
+        for (size_t b = 0; b < blocks; b++, out += block_bytes)
+            put_block(out, (const unsigned char *)view->data + (row + b) * 16,
+                      ((const unsigned char *)scales)[row + b]);
+    }
+}
+
+void mp_cpu_apart_up(const struct mp_engine *engine, const struct mp_ffn_work *work, unsigned piece,
+                     size_t first, size_t end, unsigned thread)
+{
+    const struct mp_ffn *ffn = &work->ffn;
+    const size_t F = ffn->gate.rows, H = ffn->gate.cols;
+    float *tile = tile_of(engine, thread), *y = piece == MP_PIECE_UP ? work->up : work->gate;
+
+    for (size_t row = first, rows; row < end; row += rows) {
+        rows = end - row < MP_TILE_ROWS ? end - row : MP_TILE_ROWS;
+        put_blocks(&ffn->gate, ffn->up.data, 2 * row + (piece == MP_PIECE_UP), rows, 2, tile);
+        engine->config.kernels->matmul(y + row, F, tile, MP_WTYPE_MXFP4, H, work->x, H, rows, H,
+                                       work->tokens);
+    }
+}
+
+void mp_cpu_apart_down(const struct mp_engine *engine, const struct mp_ffn_work *work, size_t first,
+                       size_t end, bool add, unsigned thread)
+{
+    const struct mp_ffn *ffn = &work->ffn;
+    const size_t H = ffn->down.rows, F = ffn->down.cols;
+    float *tile = tile_of(engine, thread);
+
+    for (size_t row = first, rows; row < end; row += rows) {
+        rows = end - row < MP_TILE_ROWS ? end - row : MP_TILE_ROWS;
+        put_blocks(&ffn->down, ffn->scales, row, rows, 1, tile);
+        engine->config.kernels->matmul_blocked(work->y + row, H, tile, MP_WTYPE_MXFP4, F,
+                                               work->gate, F, rows, F, work->tokens, add);
     }
 }

@@ -109,6 +109,9 @@ struct mp_arch {
     /* These are transposed, and gate and up take turns: (E, H, 2F) and (E, F, H), as are the biases
      * of gate and up: (E, 2F). */
     bool fused_transposed;
+    /* They may also be in MXFP4: (E, 2F, H / 32, 16) nibbles, (E, 2F, H / 32) scales, and such of
+     * (E, H, F), under these names with _blocks and _scales. */
+    bool fused_mxfp4;
     /* All experts of a layer: gate, up (E, F, H) and down (E, H, F) in a tensor each. */
     const char *stacked[3];
     /* The two rows of queries and keys that rotate together are adjacent in the file, not half a

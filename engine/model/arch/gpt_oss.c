@@ -42,4 +42,5 @@ const struct mp_arch mp_arch_gpt_oss = {
     .fused_gate_up = MLP "experts.gate_up_proj",
     .fused_down = MLP "experts.down_proj",
     .fused_transposed = true,
+    .fused_mxfp4 = true,
 };

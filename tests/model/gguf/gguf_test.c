@@ -135,6 +135,7 @@ static void other_families_give_the_same_bits(void)
     check_twin(DATA "glm4_moe-a", "glm4moe", NULL);
     check_twin(DATA "glm4_moe-b", "glm4moe", NULL);
     check_twin(DATA "gpt_oss-a", "gpt-oss", NULL);
+    check_twin(DATA "gpt_oss-mxfp4", "gpt-oss", NULL);
     check_twin(DATA "granitemoe-a", "granitemoe", NULL);
     check_twin(DATA "minimax_m2-a", "minimax-m2", NULL);
     check_twin(DATA "minimax_m2-b", "minimax-m2", NULL);

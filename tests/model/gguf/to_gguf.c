@@ -372,6 +372,37 @@ static char *read_expert(const struct writer *w, const struct mp_unit *unit, uns
     return out;
 }
 
+/* One of MXFP4 whose nibbles and scales are apart, as blocks: of 32 weights, two neighbours share a
+ * byte there, and one of each half does in a block. */
+static char *read_apart(const struct writer *w, const struct mp_unit *unit, unsigned p)
+{
+    const struct mp_files *files = mp_checkpoint_files(w->checkpoint);
+    const bool down = p == MP_PIECE_DOWN;
+    const struct mp_piece *nibbles = &unit->pieces[down ? MP_APART_DOWN : MP_APART_BOTH];
+    const struct mp_piece *scales =
+        &unit->pieces[down ? MP_APART_DOWN_SCALES : MP_APART_BOTH_SCALES];
+    const size_t F = w->config.expert_ffn, H = w->config.hidden;
+    const size_t rows = down ? H : F, blocks = (down ? F : H) / 32;
+    unsigned char *from = malloc(nibbles->bytes), *scale = malloc(scales->bytes);
+    unsigned char *out = calloc(rows * blocks, 17);
+
+    CHECK(from != NULL && scale != NULL && out != NULL);
+    CHECK_EQ(mp_files_read(files, nibbles->file, nibbles->offset_bytes, nibbles->bytes, from),
+             MP_OK);
+    CHECK_EQ(mp_files_read(files, scales->file, scales->offset_bytes, scales->bytes, scale), MP_OK);
+    for (size_t i = 0; i < rows * blocks * 32; i++) {
+        const size_t row = i / 32 / blocks, there = down ? row : 2 * row + (p == MP_PIECE_UP);
+        const size_t block = there * blocks + i / 32 % blocks, at = i % 32;
+        const unsigned nibble = from[block * 16 + at / 2] >> at % 2 * 4 & 15;
+
+        out[i / 32 * 17] = scale[block];
+        out[i / 32 * 17 + 1 + at % 16] |= (unsigned char)(nibble << at / 16 * 4);
+    }
+    free(from);
+    free(scale);
+    return (char *)out;
+}
+
 static void put_experts(struct writer *w, uint32_t layer)
 {
     const uint64_t E = w->config.experts, F = w->config.expert_ffn, H = w->config.hidden;
@@ -388,7 +419,9 @@ static void put_experts(struct writer *w, uint32_t layer)
         data = begin_tensor(w, name, w->weights->unit_types[first].piece[p], shape, 3);
         for (uint32_t e = 0; e < E; e++) {
             const enum mp_wtype type = w->weights->unit_types[first].piece[p];
-            char *bytes = read_expert(w, &w->weights->units[first + e], p, mp_wtype_bytes(type, 1));
+            const struct mp_unit *unit = &w->weights->units[first + e];
+            char *bytes = w->weights->apart ? read_apart(w, unit, p)
+                                            : read_expert(w, unit, p, mp_wtype_bytes(type, 1));
 
             CHECK_EQ(fwrite(bytes, 1, mp_wtype_bytes(type, F * H), data),
                      mp_wtype_bytes(type, F * H));

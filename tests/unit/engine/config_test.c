@@ -144,6 +144,11 @@ static void rope_in_every_place_where_it_is_written(void)
     "Qwen3_5MoeForConditionalGeneration, Qwen3_5MoeForCausalLM, Qwen3MoeForCausalLM, "            \
     "Qwen3NextForCausalLM"
 
+#define QUANTISED(got)                                                               \
+    "key 'quantization_config' in 'config.json': got " got ", this engine supports " \
+    "weights in F32, BF16, F16, Q4_0, Q4_1, Q5_0, Q5_1, Q8_0, IQ4_NL, MXFP4, Q2_K, " \
+    "Q3_K, Q4_K, Q5_K, Q6_K or IQ4_XS only"
+
 static void what_is_not_implemented_is_refused_by_name(void)
 {
     check_refused(mixtral, "{\"architectures\":[\"GptForCausalLM\"]}", NULL, "E_UNSUPPORTED",
@@ -154,10 +159,13 @@ static void what_is_not_implemented_is_refused_by_name(void)
     check_refused(mixtral, "{}", "architectures", "E_UNSUPPORTED",
                   "key 'model_type' in 'config.json': got nothing, this engine supports " FAMILIES);
     check_refused(qwen3, "{\"quantization_config\":{\"quant_method\":\"fp8\"}}", NULL,
-                  "E_UNSUPPORTED",
-                  "key 'quantization_config' in 'config.json': got 'fp8', this engine supports "
-                  "weights in F32, BF16, F16, Q4_0, Q4_1, Q5_0, Q5_1, Q8_0, IQ4_NL, MXFP4, Q2_K, "
-                  "Q3_K, Q4_K, Q5_K, Q6_K or IQ4_XS only");
+                  "E_UNSUPPORTED", QUANTISED("'fp8'"));
+    check_refused(qwen3, "{\"quantization_config\":{\"quant_method\":\"compressed-tensors\"}}",
+                  NULL, "E_UNSUPPORTED", QUANTISED("'compressed-tensors'"));
+    check_refused(qwen3, "{\"quantization_config\":{\"quant_method\":\"mxfp4\"}}", NULL,
+                  "E_UNSUPPORTED", QUANTISED("'mxfp4'"));
+    check_refused(qwen3, "{\"quantization_config\":{\"bits\":4}}", NULL, "E_UNSUPPORTED",
+                  QUANTISED("an object"));
     check_refused(qwen3, "{\"hidden_act\":\"gelu\"}", NULL, "E_UNSUPPORTED",
                   "key 'hidden_act' in 'config.json': got 'gelu', this engine supports 'silu' "
                   "only");
