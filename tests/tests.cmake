@@ -142,6 +142,9 @@ target_link_options(model_block_type_test PRIVATE -Wl,--wrap=mp_wtype_info,--wra
 mp_test(model/generate_test LIBS mp_engine SOURCES tests/model/harness.c TIMEOUT 120)
 mp_test(model/batcher_test LIBS mp_engine m SOURCES tests/model/harness.c WRAP LABELS fault TIMEOUT 120)
 mp_test(model/draft_test LIBS mp_engine m SOURCES tests/model/harness.c TIMEOUT 240)
+add_test(NAME system/chat/chat COMMAND python3 tests/system/chat/chat_test.py $<TARGET_FILE:moepager>
+    WORKING_DIRECTORY ${PROJECT_SOURCE_DIR})
+set_tests_properties(system/chat/chat PROPERTIES TIMEOUT 300 LABELS cli)
 if(MHD_FOUND)
     mp_test(model/serve_test LIBS mp_engine m SOURCES tests/model/harness.c WRAP_FILES LABELS fault TIMEOUT 240)
     foreach(case api client limits stop)

@@ -230,7 +230,7 @@ enum mp_status mp_args_parse(enum mp_command command, int argc, char **argv, str
     enum mp_status status = MP_OK;
 
     *args = (struct mp_args){
-        .max_tokens = command == MP_COMMAND_SERVE ? 1u << 24 : 256,
+        .max_tokens = command == MP_COMMAND_SERVE || command == MP_COMMAND_CHAT ? 1u << 24 : 256,
         .port = 8080,
         .queue = 64,
         .chunk_tokens = 64,

@@ -49,7 +49,9 @@ struct mp_args {
     X(PROBE, probe)         \
     X(DOCTOR, doctor)       \
     X(PRELOAD, preload)     \
-    X(SERVE, serve)
+    X(SERVE, serve)         \
+    X(CHAT, chat)           \
+    X(TOKENIZE, tokenize)
 
 enum mp_command {
 #define X(upper, lower) MP_COMMAND_##upper,

@@ -19,6 +19,8 @@
 #define DOCTOR MP_COMMAND_BIT(DOCTOR)
 #define PRELOAD MP_COMMAND_BIT(PRELOAD)
 #define SERVE MP_COMMAND_BIT(SERVE)
+#define CHAT MP_COMMAND_BIT(CHAT)
+#define TOKENIZE MP_COMMAND_BIT(TOKENIZE)
 #define ALL ((1u << MP_COMMAND_COUNT) - 1)
 
 #define AT(field) offsetof(struct mp_args, field)
@@ -71,21 +73,21 @@ const struct mp_flag mp_flags[] = {
           "several servers instead, with their model (docs/simulate.md)"),
     TEXT("place", places, SIMULATE, BASIC, "A,B",
          "with --cluster: placements of experts to compare (all)"),
-    TEXT("prompt", prompt, RUN, BASIC, "TEXT", "text to continue"),
-    INPUT("prompt-file", prompt_file, RUN, BASIC, "FILE",
+    TEXT("prompt", prompt, RUN | TOKENIZE, BASIC, "TEXT", "text to continue"),
+    INPUT("prompt-file", prompt_file, RUN | TOKENIZE, BASIC, "FILE",
           "the whole file is the prompt, with its last newline; - is standard input"),
     INPUT("batch-file", batch_file, RUN, BASIC, "FILE",
           "one prompt per line, 1 to 64, processed together"),
     SWITCH("chat", chat, RUN, BASIC, "put the prompt into the model's chat format"),
-    TEXT("system", system, RUN, BASIC, "TEXT", "system message for --chat"),
-    NUMBER("max-tokens", max_tokens, 1, 1u << 24, RUN | SERVE, BASIC, "N",
-           "most tokens to generate per prompt (256; serve: as the context holds)"),
-    REAL("temperature", temperature, 100, RUN | SERVE, BASIC, "T", "0 is greedy (0)"),
-    NUMBER("top-k", top_k, 0, 1u << 22, RUN | SERVE, BASIC, "K",
+    TEXT("system", system, RUN | CHAT, BASIC, "TEXT", "system message of a chat"),
+    NUMBER("max-tokens", max_tokens, 1, 1u << 24, RUN | SERVE | CHAT, BASIC, "N",
+           "most tokens to generate per prompt (256; serve, chat: the context)"),
+    REAL("temperature", temperature, 100, RUN | SERVE | CHAT, BASIC, "T", "0 is greedy (0)"),
+    NUMBER("top-k", top_k, 0, 1u << 22, RUN | SERVE | CHAT, BASIC, "K",
            "sample from the K most likely tokens; 0: from all (0)"),
-    REAL("top-p", top_p, 1, RUN | SERVE, BASIC, "P",
+    REAL("top-p", top_p, 1, RUN | SERVE | CHAT, BASIC, "P",
          "sample from the most likely tokens that together reach probability P (1)"),
-    { "stop", MP_FLAG_STOP, AT(stops), 0, 0, 0, RUN, BASIC, "TEXT",
+    { "stop", MP_FLAG_STOP, AT(stops), 0, 0, 0, RUN | CHAT, BASIC, "TEXT",
       "end before this text; may be repeated" },
     SWITCH("ignore-eos", ignore_eos, RUN, EXPERT, "continue after the model's end token"),
     NUMBER("prompt-tokens", prompt_tokens, 1, 1u << 24, BENCH, BASIC, "N", PROMPT_TOKENS_HELP),
@@ -161,10 +163,10 @@ const struct mp_flag mp_flags[] = {
            "measure in this process and print lines, as the command does for itself"),
     TEXT("skip", skip, PROBE, EXPERT, "A,B", "with --child: steps to leave out"),
     TEXT("host", host, SERVE, BASIC, "ADDRESS",
-         "address to listen on; other than this machine's own only with keys (127.0.0.1)"),
+         "address to listen on; with keys also a public one (127.0.0.1)"),
     NUMBER("port", port, 0, 65535, SERVE, BASIC, "N", "port to listen on; 0: any free one (8080)"),
     INPUT("api-key-file", api_key_file, SERVE, BASIC, "FILE",
-          "serve only who knows a key of this file, one per line; SIGHUP reads it again"),
+          "serve only who has a key of this file; SIGHUP reads it again"),
     INPUT("tls-cert", tls_cert, SERVE, BASIC, "FILE", "certificate in PEM: serve https"),
     INPUT("tls-key", tls_key, SERVE, BASIC, "FILE", "its key in PEM"),
     NUMBER("queue", queue, 1, 65536, SERVE, BASIC, "N",
@@ -279,6 +281,13 @@ const struct mp_command_info mp_commands[MP_COMMAND_COUNT] = {
       "  moepager serve --model models/tiny-moe --budget 25%\n"
       "  moepager serve --model DIR --port 8000 --batch 16 --ctx 8192\n"
       "  moepager serve --model DIR --host 0.0.0.0 --api-key-file keys.txt\n" },
+    { "chat", "talk to a model; /reset, /system, /save, /stats, /exit", ENGINE_SETTINGS,
+      "  moepager chat --model models/tiny-moe --budget 25%\n"
+      "  moepager chat --model DIR --system 'Be brief.' --temperature 0.7\n"
+      "  printf 'hi\\nand now?\\n' | moepager chat --model DIR\n" },
+    { "tokenize", "show the tokens of a text", "--log LEVEL",
+      "  moepager tokenize --model models/tiny-moe --prompt 'def main():'\n"
+      "  moepager tokenize --model DIR --prompt-file - --json\n" },
 };
 
 static const struct mp_flag *find_exactly(enum mp_command command, const char *name, size_t bytes)
