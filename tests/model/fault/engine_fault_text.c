@@ -88,7 +88,8 @@ static void tokenizer_once(const struct fault_plan *plan, void *ctx)
 void fault_sweep_tokenizers(const char *sites_path)
 {
     static const char *const dirs[] = { "models/tiny-moe", "tests/data/tokenizers/llama",
-                                        "tests/data/tokenizers/nfkc", "tests/data/tokenizers/nfd" };
+                                        "tests/data/tokenizers/nfkc", "tests/data/tokenizers/nfd",
+                                        "tests/data/tokenizers/unigram" };
 
     for (size_t i = 0; i < MP_ARRAY_LEN(dirs); i++) {
         static struct tokenizer_case c;
