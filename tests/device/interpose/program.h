@@ -3,6 +3,7 @@
 
 #include <dlfcn.h>
 #include <stdarg.h>
+#include <stdatomic.h>
 
 #include "interpose/cuda/cudart_calls.h"
 #include "tests/device/fakecuda/fakecuda.h"
@@ -182,14 +183,17 @@ static void launch(enum program_kernel kernel, mp_rt_stream stream, const void *
     const struct mp_rt_dim grid = { 1, 1, 1 }, block = { 32, 1, 1 };
     struct mp_rt_launch config = { .grid = grid, .block = block, .stream = stream };
     void *arguments[] = { (void *)(uintptr_t)params };
-    static mp_rt_kernel handles[PROGRAM_KERNELS];
+    static _Atomic(mp_rt_kernel) handles[PROGRAM_KERNELS]; /* of all threads */
+    mp_rt_kernel handle = NULL;
 
     if (program_launches == 12) {
         OK(cudaLaunchKernel(&program_stubs[kernel], grid, block, arguments, 0, stream));
     } else if (program_launches == 13) {
-        if (handles[kernel] == NULL)
-            OK(__cudaGetKernel(&handles[kernel], &program_stubs[kernel]));
-        OK(__cudaLaunchKernel(handles[kernel], grid, block, arguments, 0, stream));
+        handle = atomic_load(&handles[kernel]);
+        if (handle == NULL)
+            OK(__cudaGetKernel(&handle, &program_stubs[kernel]));
+        atomic_store(&handles[kernel], handle);
+        OK(__cudaLaunchKernel(handle, grid, block, arguments, 0, stream));
     } else {
         OK(cudaLaunchKernelExC(&config, &program_stubs[kernel], arguments));
     }
