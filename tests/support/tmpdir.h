@@ -4,6 +4,8 @@
 #include <ftw.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 /* A directory for the files of one test program, removed at its end, also after a failed check.
@@ -37,6 +39,26 @@ static inline const char *test_tmpdir(void)
     }
     atexit(test_tmpdir_remove);
     return test_tmpdir_path;
+}
+
+/* Write `text` to `path`, which begins with '/', below `root`, and make the folders on the way.
+ * Exits 1 if it cannot be written. */
+static inline void test_put(const char *root, const char *path, const char *text)
+{
+    char full[4096];
+    FILE *file;
+
+    snprintf(full, sizeof(full), "%s%s", root, path);
+    for (char *at = full + strlen(root) + 1; (at = strchr(at, '/')) != NULL; at++) {
+        *at = '\0';
+        mkdir(full, 0700);
+        *at = '/';
+    }
+    file = fopen(full, "w");
+    if (file == NULL || fputs(text, file) < 0 || fclose(file) != 0) {
+        perror(full);
+        exit(1);
+    }
 }
 
 #endif

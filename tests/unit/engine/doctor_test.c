@@ -1,7 +1,6 @@
 /* The findings of `moepager doctor`, for machines that are not at hand, and its facts. */
 #include <errno.h>
 #include <fcntl.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include "engine/doctor/doctor.h"
@@ -115,23 +114,6 @@ static void limits_are_where_the_text_says(void)
     check(&facts, "clock", MP_DOCTOR_NOTE, "powersave", "cpupower");
 }
 
-static void put(const char *root, const char *path, const char *text)
-{
-    char full[512];
-    FILE *file;
-
-    snprintf(full, sizeof(full), "%s%s", root, path);
-    for (char *at = full + strlen(root) + 1; (at = strchr(at, '/')) != NULL; at++) {
-        *at = '\0';
-        mkdir(full, 0700);
-        *at = '/';
-    }
-    file = fopen(full, "w");
-    CHECK(file != NULL);
-    fputs(text, file);
-    fclose(file);
-}
-
 static void facts_come_from_the_kernels_files(void)
 {
     const char *root = test_tmpdir();
@@ -140,16 +122,16 @@ static void facts_come_from_the_kernels_files(void)
     struct mp_doctor_facts facts;
 
     CHECK_EQ(mp_topology_load(&source, &topology), MP_OK);
-    put(root, "/sys/kernel/mm/transparent_hugepage/enabled", "always madvise [never]\n");
-    put(root, "/sys/devices/system/cpu/cpu0/cpufreq/scaling_governor", "powersave\n");
-    put(root, "/proc/meminfo", "MemTotal: 4194304 kB\nMemAvailable: 1048576 kB\n");
+    test_put(root, "/sys/kernel/mm/transparent_hugepage/enabled", "always madvise [never]\n");
+    test_put(root, "/sys/devices/system/cpu/cpu0/cpufreq/scaling_governor", "powersave\n");
+    test_put(root, "/proc/meminfo", "MemTotal: 4194304 kB\nMemAvailable: 1048576 kB\n");
     mp_doctor_read(root, topology, &facts);
     CHECK_STR(facts.huge_pages, "never");
     CHECK_STR(facts.governor, "powersave");
     CHECK_EQ(facts.room.total_bytes, 4 * GIB);
     CHECK_EQ(facts.cores, 6);
     CHECK(facts.kernels != NULL);
-    put(root, "/sys/kernel/mm/transparent_hugepage/enabled", "nothing chosen\n");
+    test_put(root, "/sys/kernel/mm/transparent_hugepage/enabled", "nothing chosen\n");
     mp_doctor_read(root, topology, &facts);
     CHECK_STR(facts.huge_pages, "");
     mp_topology_destroy(topology);
@@ -164,8 +146,8 @@ static void a_disk_is_measured_by_its_largest_file(void)
 
     snprintf(small, sizeof(small), "%s/small", test_tmpdir());
     snprintf(large, sizeof(large), "%s/large", test_tmpdir());
-    put(test_tmpdir(), "/small", "twelve bytes");
-    put(test_tmpdir(), "/large", "");
+    test_put(test_tmpdir(), "/small", "twelve bytes");
+    test_put(test_tmpdir(), "/large", "");
     CHECK_EQ(truncate(large, 70 << 20), 0);
     CHECK_EQ(mp_files_create(&files), MP_OK);
     CHECK_EQ(mp_files_add(files, AT_FDCWD, small, &index), MP_OK);

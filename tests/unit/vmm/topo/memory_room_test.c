@@ -1,9 +1,9 @@
 /* Each case is a file tree as the kernel shows it, under a temporary root. */
 #include <limits.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include "tests/support/test.h"
+#include "tests/support/tmpdir.h"
 #include "vmm/topo/memory_room.h"
 
 #define MIB (UINT64_C(1) << 20)
@@ -12,19 +12,7 @@ static char root[64];
 
 static void put(const char *path, const char *text)
 {
-    char full[512];
-    FILE *file;
-
-    snprintf(full, sizeof(full), "%s%s", root, path);
-    for (char *at = full + strlen(root) + 1; (at = strchr(at, '/')) != NULL; at++) {
-        *at = '\0';
-        mkdir(full, 0700);
-        *at = '/';
-    }
-    file = fopen(full, "w");
-    CHECK(file != NULL);
-    fputs(text, file);
-    fclose(file);
+    test_put(root, path, text);
 }
 
 static void clear(void)
