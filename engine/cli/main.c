@@ -18,6 +18,8 @@
 #include "vmm/base/log.h"
 #include "vmm/output/json_out.h"
 
+#define STACK_BYTES (256u << 10)
+
 static void on_signal(int number)
 {
     (void)number;
@@ -40,6 +42,20 @@ static void hold_standard_descriptors(void)
             fd) /* the lowest free one, as those below are open */
             exit(70);
     }
+}
+
+/*
+ * Kernels keep up to 200 KiB on the stack. The first thread's grows when it is touched, and where
+ * addresses are limited that can fail, which the kernel answers with a signal. So it grows here,
+ * before anything else has taken them.
+ */
+static void __attribute__((noinline)) grow_stack(void)
+{
+    volatile char below[STACK_BYTES];
+
+    for (size_t i = STACK_BYTES; i > 0; i -= 4096)
+        below[i - 4096] = 0;
+    (void)below[0];
 }
 
 /* One Ctrl-C ends the run in order, a second one at once; so do SIGTERM and a closed terminal. */
@@ -170,6 +186,7 @@ int main(int argc, char **argv)
     enum mp_command command;
     enum mp_status status;
 
+    grow_stack();
     hold_standard_descriptors();
     /* What is preloaded finds signals as they were, for ignored ones stay so. */
     if (argc < 2 || strcmp(argv[1], "preload") != 0)

@@ -58,7 +58,10 @@ enum mp_status mp_http_check(const struct mp_http_config *config)
 {
     char quoted[MP_QUOTE_BYTES];
     struct address address;
+    enum mp_status status = mp_http_load();
 
+    if (status != MP_OK)
+        return status;
     if (!read_address(config->host, config->port, &address))
         return mp_fail(MP_ERR_CONFIG, "E_ADDRESS",
                        "--host: got '%s', need an address such as 127.0.0.1, ::1 or 0.0.0.0",
@@ -69,7 +72,7 @@ enum mp_status mp_http_check(const struct mp_http_config *config)
                        "only those with a key are served",
                        mp_quote(quoted, config->host, strlen(config->host)));
     if ((config->tls_cert != NULL || config->tls_key != NULL) &&
-        MHD_is_feature_supported(MHD_FEATURE_TLS) != MHD_YES)
+        mp_mhd.is_feature_supported(MHD_FEATURE_TLS) != MHD_YES)
         return mp_fail(MP_ERR_UNSUPPORTED, "E_TLS", "this libmicrohttpd has no TLS");
     return MP_OK;
 }
@@ -84,7 +87,7 @@ static void on_connection(void *ctx, struct MHD_Connection *connection, void **s
 
     if (code == MHD_CONNECTION_NOTIFY_STARTED) {
         const union MHD_ConnectionInfo *info =
-            MHD_get_connection_info(connection, MHD_CONNECTION_INFO_CONNECTION_FD);
+            mp_mhd.get_connection_info(connection, MHD_CONNECTION_INFO_CONNECTION_FD);
 
         *socket_context = c = info != NULL ? calloc(1, sizeof(*c)) : NULL;
         if (c == NULL)
@@ -168,7 +171,7 @@ static struct MHD_Daemon *start_daemon(struct mp_http *http, struct address *add
                            MHD_USE_ERROR_LOG | (tls ? MHD_USE_TLS : 0) |
                            (address->is_v6 ? MHD_USE_IPv6 : 0);
 
-    return MHD_start_daemon(
+    return mp_mhd.start_daemon(
         flags, c->port, NULL, NULL, mp_http_answer, http, MHD_OPTION_EXTERNAL_LOGGER, on_log, NULL,
         MHD_OPTION_SOCK_ADDR, &address->any, MHD_OPTION_NOTIFY_COMPLETED, mp_http_completed, http,
         MHD_OPTION_NOTIFY_CONNECTION, on_connection, http, MHD_OPTION_CONNECTION_LIMIT,
@@ -206,12 +209,12 @@ static enum mp_status start(struct mp_http *http)
         return mp_fail(MP_ERR_IO, "E_LISTEN", "cannot listen on %s, port %u%s: %s", c->host,
                        c->port, c->tls_cert != NULL ? ", with this certificate and key" : "",
                        errno != 0 ? strerror(errno) : "libmicrohttpd gives no reason");
-    info = MHD_get_daemon_info(http->daemon, MHD_DAEMON_INFO_BIND_PORT);
+    info = mp_mhd.get_daemon_info(http->daemon, MHD_DAEMON_INFO_BIND_PORT);
     http->port = info != NULL ? info->port : c->port;
     error = mp_thread_start(&http->watcher, "mp-watch", watch, http);
     if (error == 0)
         return MP_OK;
-    MHD_stop_daemon(http->daemon);
+    mp_mhd.stop_daemon(http->daemon);
     return mp_fail(MP_ERR_NO_MEMORY, "E_THREADS",
                    "cannot start a thread: %s; raise the limit of %s", strerror(error),
                    mp_thread_limit());
@@ -219,9 +222,12 @@ static enum mp_status start(struct mp_http *http)
 
 enum mp_status mp_http_start(const struct mp_http_config *config, struct mp_http **http_p)
 {
-    struct mp_http *http = calloc(1, sizeof(*http));
-    enum mp_status status;
+    struct mp_http *http;
+    enum mp_status status = mp_http_load();
 
+    if (status != MP_OK)
+        return status;
+    http = calloc(1, sizeof(*http));
     if (http == NULL)
         return mp_fail_no_memory("the server", sizeof(*http));
     http->config = *config;
@@ -258,7 +264,7 @@ void mp_http_set_keys(struct mp_http *http, struct mp_keys *keys)
 
 void mp_http_refuse(struct mp_http *http)
 {
-    const MHD_socket listening = MHD_quiesce_daemon(http->daemon);
+    const MHD_socket listening = mp_mhd.quiesce_daemon(http->daemon);
 
     if (listening != MHD_INVALID_SOCKET)
         close(listening);
@@ -286,7 +292,7 @@ void mp_http_stop(struct mp_http *http, unsigned wait_s)
     mp_cond_signal(&http->wake);
     mp_unlock(&http->lock);
     pthread_join(http->watcher, NULL);
-    MHD_stop_daemon(http->daemon);
+    mp_mhd.stop_daemon(http->daemon);
     mp_cond_fini(&http->wake);
     mp_mutex_fini(&http->lock);
     mp_keys_destroy(http->keys);

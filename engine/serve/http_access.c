@@ -11,7 +11,8 @@
 static bool has_key(struct mp_http *http, struct MHD_Connection *connection)
 {
     static const char scheme[] = "Bearer ";
-    const char *given = MHD_lookup_connection_value(connection, MHD_HEADER_KIND, "Authorization");
+    const char *given =
+        mp_mhd.lookup_connection_value(connection, MHD_HEADER_KIND, "Authorization");
     bool found;
 
     if (given == NULL || strncasecmp(given, scheme, sizeof(scheme) - 1) != 0)
@@ -51,8 +52,8 @@ static bool is_own_page(const char *origin, const char *host)
 
 unsigned mp_http_check_access(struct mp_http *http, struct MHD_Connection *connection, bool is_open)
 {
-    const char *host = MHD_lookup_connection_value(connection, MHD_HEADER_KIND, "Host");
-    const char *origin = MHD_lookup_connection_value(connection, MHD_HEADER_KIND, "Origin");
+    const char *host = mp_mhd.lookup_connection_value(connection, MHD_HEADER_KIND, "Host");
+    const char *origin = mp_mhd.lookup_connection_value(connection, MHD_HEADER_KIND, "Origin");
 
     if (http->has_keys) {
         if (is_open || has_key(http, connection))

@@ -48,7 +48,7 @@ static const struct mp_http_route *find_route(const char *method, const char *pa
 static enum MHD_Result reply(struct MHD_Connection *connection, unsigned status, const char *type,
                              char *body, size_t bytes, bool ours)
 {
-    struct MHD_Response *response = MHD_create_response_from_buffer(
+    struct MHD_Response *response = mp_mhd.create_response_from_buffer(
         bytes, body, ours ? MHD_RESPMEM_MUST_FREE : MHD_RESPMEM_PERSISTENT);
     enum MHD_Result result;
 
@@ -57,16 +57,16 @@ static enum MHD_Result reply(struct MHD_Connection *connection, unsigned status,
             free(body);
         return MHD_NO;
     }
-    MHD_add_response_header(response, "Content-Type", type);
-    MHD_add_response_header(response, "X-Content-Type-Options", "nosniff");
+    mp_mhd.add_response_header(response, "Content-Type", type);
+    mp_mhd.add_response_header(response, "X-Content-Type-Options", "nosniff");
     if (strncmp(type, "text/html", 9) == 0)
-        MHD_add_response_header(response, "Content-Security-Policy", MP_PAGE_POLICY);
+        mp_mhd.add_response_header(response, "Content-Security-Policy", MP_PAGE_POLICY);
     if (status == 401)
-        MHD_add_response_header(response, "WWW-Authenticate", "Bearer");
+        mp_mhd.add_response_header(response, "WWW-Authenticate", "Bearer");
     if (status == 503)
-        MHD_add_response_header(response, "Retry-After", "1");
-    result = MHD_queue_response(connection, status, response);
-    MHD_destroy_response(response);
+        mp_mhd.add_response_header(response, "Retry-After", "1");
+    result = mp_mhd.queue_response(connection, status, response);
+    mp_mhd.destroy_response(response);
     return result;
 }
 
@@ -97,16 +97,16 @@ static ssize_t read_stream(void *ctx, uint64_t position, char *out, size_t max)
 
 static enum MHD_Result reply_stream(struct mp_http_call *call)
 {
-    struct MHD_Response *response = MHD_create_response_from_callback(
+    struct MHD_Response *response = mp_mhd.create_response_from_callback(
         MHD_SIZE_UNKNOWN, STREAM_BLOCK_BYTES, read_stream, call, NULL);
     enum MHD_Result result;
 
     if (response == NULL)
         return MHD_NO;
-    MHD_add_response_header(response, "Content-Type", "text/event-stream");
-    MHD_add_response_header(response, "Cache-Control", "no-cache");
-    result = MHD_queue_response(call->connection, 200, response);
-    MHD_destroy_response(response);
+    mp_mhd.add_response_header(response, "Content-Type", "text/event-stream");
+    mp_mhd.add_response_header(response, "Cache-Control", "no-cache");
+    result = mp_mhd.queue_response(call->connection, 200, response);
+    mp_mhd.destroy_response(response);
     return result;
 }
 
@@ -151,12 +151,12 @@ static enum MHD_Result reply_health(struct mp_http_call *call)
 
 static void wake(void *ctx)
 {
-    MHD_resume_connection(((struct mp_http_call *)ctx)->connection);
+    mp_mhd.resume_connection(((struct mp_http_call *)ctx)->connection);
 }
 
 static void put_to_sleep(void *ctx)
 {
-    MHD_suspend_connection(((struct mp_http_call *)ctx)->connection);
+    mp_mhd.suspend_connection(((struct mp_http_call *)ctx)->connection);
 }
 
 static void set_busy(struct mp_http_call *call)
@@ -239,7 +239,7 @@ static void take_body(struct mp_http_call *call, const char *text, size_t bytes)
 static bool says_too_large(const struct mp_http_call *call)
 {
     const char *length =
-        MHD_lookup_connection_value(call->connection, MHD_HEADER_KIND, "Content-Length");
+        mp_mhd.lookup_connection_value(call->connection, MHD_HEADER_KIND, "Content-Length");
 
     return length != NULL && strtoull(length, NULL, 10) > call->http->config.request_bytes_max;
 }
@@ -247,7 +247,7 @@ static bool says_too_large(const struct mp_http_call *call)
 static struct mp_http_call *new_call(struct mp_http *http, struct MHD_Connection *connection)
 {
     const union MHD_ConnectionInfo *owner =
-        MHD_get_connection_info(connection, MHD_CONNECTION_INFO_SOCKET_CONTEXT);
+        mp_mhd.get_connection_info(connection, MHD_CONNECTION_INFO_SOCKET_CONTEXT);
     struct mp_http_call *call =
         owner != NULL && owner->socket_context != NULL ? calloc(1, sizeof(*call)) : NULL;
 

@@ -1,10 +1,10 @@
 #ifndef MP_SERVE_HTTP_INT_H
 #define MP_SERVE_HTTP_INT_H
 
-#include <microhttpd.h>
 #include <netinet/in.h>
 
 #include "engine/serve/http.h"
+#include "engine/serve/http_library.h"
 #include "vmm/base/lock.h"
 
 /*
