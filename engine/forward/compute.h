@@ -43,8 +43,9 @@ struct mp_compute_ops {
 
     /* x := embeddings of the batch */
     void (*embed)(struct mp_compute *c);
-    /* out := norm(in) w, (T, H); out is not in */
-    void (*norm)(struct mp_compute *c, enum mp_array out, enum mp_array in, const float *w);
+    /* out := norm(in), (T, H); out is not in */
+    void (*norm)(struct mp_compute *c, enum mp_array out, enum mp_array in,
+                 const struct mp_norm *norm);
     /* 1 to 3 products with `tokens` rows each: T, or the number of picked rows. */
     void (*project)(struct mp_compute *c, const struct mp_projection *list, uint32_t count,
                     uint32_t tokens);
@@ -58,6 +59,8 @@ struct mp_compute_ops {
     void (*apply_gate)(struct mp_compute *c);
     /* Optional: att := the gated delta network of xe. */
     void (*delta)(struct mp_compute *c, uint32_t layer);
+    /* Optional: att := the gated short convolution of xe. */
+    void (*short_conv)(struct mp_compute *c, uint32_t layer);
     /* Per-head norm, if the model has it, and rotary embedding of q and k; k and v are written to
      * the layer's cache. */
     void (*store)(struct mp_compute *c, uint32_t layer);
@@ -68,7 +71,7 @@ struct mp_compute_ops {
     /* x += down(silu(gate in) * up in) */
     void (*ffn)(struct mp_compute *c, const struct mp_ffn *ffn, enum mp_array in, enum mp_array x);
     /* xe := norm of the rows of x whose logits are wanted */
-    void (*pick)(struct mp_compute *c, const float *norm, uint32_t wanted);
+    void (*pick)(struct mp_compute *c, const struct mp_norm *norm, uint32_t wanted);
     /* Wait for logits, or for the tokens sampled from them; the batch is then complete. */
     enum mp_status (*result)(struct mp_compute *c, uint32_t wanted);
 
@@ -79,8 +82,8 @@ struct mp_compute_ops {
     /* Compute the scores by which experts are chosen, softmax(router in) in most families, for
      * read_scores(): in `scores`, or in memory of the compute. With `norm`, of xe := norm(in),
      * which is a prediction. */
-    void (*router)(struct mp_compute *c, uint32_t layer, enum mp_array in, const float *norm,
-                   float *scores);
+    void (*router)(struct mp_compute *c, uint32_t layer, enum mp_array in,
+                   const struct mp_norm *norm, float *scores);
     /* Wait for scores(T, E) of the last router(). */
     enum mp_status (*read_scores)(struct mp_compute *c, float *scores);
     /* Optional: weights(T, R) := the weights of these experts, for models whose weights are not the

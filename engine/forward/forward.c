@@ -6,14 +6,20 @@
 #include "engine/forward/recurrent.h"
 #include "vmm/base/error.h"
 
-/* x += the gated delta network of norm(x), which stands in attention's place. */
-static void delta(struct mp_compute *c, uint32_t layer, enum mp_array x)
+/* x += the gated delta network, or short convolution, of norm(x), which stands in attention's
+ * place. */
+static void recurrent(struct mp_compute *c, uint32_t layer, enum mp_array x)
 {
     const struct mp_layer_weights *w = &c->weights->layers[layer];
-    const struct mp_projection out = { &w->delta.out, NULL, MP_ARRAY_ATT, x, true }; // (T, H)
+    const bool conv = c->engine->config.model->short_conv > 0;
+    const struct mp_projection out = { conv ? &w->conv.out : &w->delta.out, NULL, MP_ARRAY_ATT, x,
+                                       true }; // (T, H)
 
-    c->ops->norm(c, MP_ARRAY_XE, x, w->attn_norm);
-    c->ops->delta(c, layer);
+    c->ops->norm(c, MP_ARRAY_XE, x, &w->attn_norm);
+    if (conv)
+        c->ops->short_conv(c, layer);
+    else
+        c->ops->delta(c, layer);
     c->ops->project(c, &out, 1, c->engine->tokens);
 }
 
@@ -32,10 +38,10 @@ void mp_engine_attention(struct mp_compute *c, uint32_t layer, enum mp_array x)
                                        true }; // (T, H)
 
     if (c->engine->config.model->linear[layer]) {
-        delta(c, layer, x);
+        recurrent(c, layer, x);
         return;
     }
-    c->ops->norm(c, MP_ARRAY_XE, x, w->attn_norm);
+    c->ops->norm(c, MP_ARRAY_XE, x, &w->attn_norm);
     if (latent)
         c->ops->latent(c, layer);
     else
@@ -55,7 +61,7 @@ void mp_engine_dense(struct mp_compute *c, uint32_t layer, enum mp_array in, enu
 {
     const struct mp_layer_weights *w = &c->weights->layers[layer];
 
-    c->ops->norm(c, in, x, w->ffn_norm);
+    c->ops->norm(c, in, x, &w->ffn_norm);
     if (!c->engine->config.model->is_moe[layer])
         c->ops->ffn(c, &w->dense, in, x);
 }
@@ -64,11 +70,12 @@ void mp_engine_dense(struct mp_compute *c, uint32_t layer, enum mp_array in, enu
 static void head(struct mp_compute *c, uint32_t wanted)
 {
     const struct mp_weights *w = c->weights;
-    const struct mp_projection out = { &w->head, NULL, MP_ARRAY_XE, MP_ARRAY_LOGITS, false };
+    const struct mp_projection out = { &w->head, w->head_bias, MP_ARRAY_XE, MP_ARRAY_LOGITS,
+                                       false };
 
     if (wanted == 0)
         return;
-    c->ops->pick(c, w->final_norm, wanted);
+    c->ops->pick(c, &w->final_norm, wanted);
     c->ops->project(c, &out, 1, wanted);
 }
 

@@ -1,7 +1,8 @@
 /*
  * Sines and cosines of positions, as the reference implementations have them: frequencies and
  * angles are rounded to float. Scaled kinds lower frequencies: LINEAR all of them by one factor,
- * LLAMA3 and YARN those that turn seldom in the positions that the model was first trained with.
+ * LLAMA3 and YARN those that turn seldom in the positions that the model was first trained with,
+ * LONG each by a number of its own.
  */
 #include <math.h>
 
@@ -45,7 +46,8 @@ static float llama3_frequency(const struct mp_model_config *m, float plain)
     return (float)((1 - part) * plain / rope->factor + part * plain);
 }
 
-static float frequency_of(const struct mp_model_config *m, size_t i)
+/* `longer`: the context is longer than what the model was first trained with. */
+static float frequency_of(const struct mp_model_config *m, size_t i, bool longer)
 {
     const float exponent = (float)(2 * i) / (float)m->rotary_dim;
     const float plain = (float)(1.0 / pow(m->rope_theta, exponent));
@@ -55,6 +57,8 @@ static float frequency_of(const struct mp_model_config *m, size_t i)
     case MP_ROPE_LINEAR: return (float)(plain / m->rope.factor);
     case MP_ROPE_LLAMA3: return llama3_frequency(m, plain);
     case MP_ROPE_YARN: return yarn_frequency(m, i, plain);
+    case MP_ROPE_LONG:
+        return (float)(1.0 / (m->rope.factors[longer][i] * pow(m->rope_theta, exponent)));
     }
     return plain;
 }
@@ -63,10 +67,11 @@ void mp_engine_fill_positions(struct mp_engine *engine)
 {
     const struct mp_model_config *m = engine->config.model;
     const size_t half = m->rotary_dim / 2;
-    const float magnitude = (float)m->rope.magnitude;
+    const bool longer = m->rope.kind == MP_ROPE_LONG && engine->config.ctx > m->rope.original;
+    const float magnitude = (float)(longer ? m->rope.long_magnitude : m->rope.magnitude);
 
     for (size_t i = 0; i < half; i++) {
-        const float frequency = frequency_of(m, i);
+        const float frequency = frequency_of(m, i, longer);
 
         for (uint32_t p = 0; p < engine->config.ctx; p++) {
             engine->state.cosine[p * half + i] = cosf((float)p * frequency) * magnitude;

@@ -23,6 +23,6 @@ enum mp_status mp_engine_scores_partial(struct mp_engine *engine, uint32_t moe_l
         if (layer < end)
             mp_engine_dense(c, layer, MP_ARRAY_XE, MP_ARRAY_PARTIAL);
     }
-    c->ops->router(c, end, MP_ARRAY_PARTIAL, c->weights->layers[end].ffn_norm, scores);
+    c->ops->router(c, end, MP_ARRAY_PARTIAL, &c->weights->layers[end].ffn_norm, scores);
     return c->ops->read_scores(c, scores);
 }

@@ -25,7 +25,7 @@ static enum mp_status gate_scores(struct mp_engine *engine, uint32_t target, flo
     struct mp_compute *c = engine->compute;
     const uint32_t layer = engine->layer_of[target];
 
-    c->ops->router(c, layer, MP_ARRAY_X, c->weights->layers[layer].ffn_norm, scores);
+    c->ops->router(c, layer, MP_ARRAY_X, &c->weights->layers[layer].ffn_norm, scores);
     return c->ops->read_scores(c, scores);
 }
 

@@ -19,6 +19,8 @@ uint64_t mp_recurrent_floats(const struct mp_model_config *model)
 {
     const struct mp_delta *d = &model->delta;
 
+    if (model->short_conv > 0)
+        return (uint64_t)(model->short_conv - 1) * model->hidden;
     return d->key_heads == 0 ? 0
                              : (uint64_t)(d->conv - 1) * mp_delta_channels(d) +
                                    (uint64_t)d->value_heads * d->key_dim * d->value_dim;
@@ -52,12 +54,13 @@ static bool can_begin(const struct mp_engine *engine, uint32_t sequence, uint32_
 
 enum mp_status mp_recurrent_check(const struct mp_engine *engine, const struct mp_batch *batch)
 {
-    bool seen[64] = { false };
+    bool seen[MP_RECURRENT_SEQUENCES] = { false };
+    const bool states = mp_recurrent_floats(engine->config.model) > 0;
 
-    for (uint32_t t = 0; engine->config.model->delta.key_heads > 0 && t < batch->count; t++) {
+    for (uint32_t t = 0; states && t < batch->count; t++) {
         const uint32_t sequence = batch->sequence[t];
 
-        mp_assert(sequence < 64);
+        mp_assert(sequence < MP_RECURRENT_SEQUENCES);
         if (!seen[sequence] && !can_begin(engine, sequence, batch->position[t]))
             return mp_fail(MP_ERR_INVALID, "E_BATCH",
                            "sequence %u cannot go to position %u: layers without attention keep "

@@ -16,6 +16,8 @@ struct mp_engine;
 struct mp_batch;
 struct mp_model_config;
 
+#define MP_RECURRENT_SEQUENCES 64u /* of a batch, at most */
+
 /* Layers that have a state, and the floats of one. */
 uint64_t mp_recurrent_layers(const struct mp_model_config *model);
 uint64_t mp_recurrent_floats(const struct mp_model_config *model);

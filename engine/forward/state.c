@@ -50,8 +50,10 @@ static void fill_rows(const struct mp_state_plan *plan, struct row rows[MP_ARRAY
     const uint64_t lists = plan->list_words, parts = plan->part_words;
     const uint64_t O = max_u64(Q, mp_dim_size(m, MP_DIM_O_COLS));
     const uint64_t L = m->kv_rank > 0 || m->q_gate ? m->q_rank + mp_dim_size(m, MP_DIM_Q) : 0;
-    const uint64_t B = max_u64(Q, mp_delta_values(&m->delta));
-    const uint64_t Y = mp_dim_size(m, MP_DIM_DELTA_IN) + mp_dim_size(m, MP_DIM_DELTA_STEPS);
+    const bool conv = m->short_conv > 0;
+    const uint64_t B = max_u64(Q, conv ? H : mp_delta_values(&m->delta));
+    const uint64_t Y = conv ? mp_dim_size(m, MP_DIM_CONV_IN)
+                            : mp_dim_size(m, MP_DIM_DELTA_IN) + mp_dim_size(m, MP_DIM_DELTA_STEPS);
     const uint64_t state_count = 2 * mp_recurrent_layers(m) * c->sequences;
     const uint64_t states = state_count * mp_recurrent_floats(m);
     const uint64_t tiles = m->transposed_experts ? J * mp_engine_tile_floats(m) : 0;

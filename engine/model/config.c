@@ -177,10 +177,14 @@ static enum mp_status read_sizes(const json_t *root, struct mp_model_config *con
         status = mp_json_u64_or(root, "max_position_embeddings", CONFIG, 1, 1u << 24,
                                 arch->default_positions, &positions);
     if (status == MP_OK)
-        status = mp_json_double_or(root, "rms_norm_eps", CONFIG, 1e-20, 1, arch->default_eps, &eps);
+        status = mp_json_double_or(
+            root, arch->keys.norm_eps != NULL ? arch->keys.norm_eps : "rms_norm_eps", CONFIG, 1e-20,
+            1, arch->default_eps, &eps);
     if (status == MP_OK)
         status =
             mp_json_bool_or(root, "tie_word_embeddings", CONFIG, arch->default_tied, &config->tied);
+    if (status == MP_OK && arch->keys.tied != NULL)
+        status = mp_json_bool_or(root, arch->keys.tied, CONFIG, config->tied, &config->tied);
     config->positions_max = (uint32_t)positions;
     config->norm_eps = (float)eps;
     return status;
@@ -213,16 +217,16 @@ static enum mp_status read_switches(const json_t *root, struct mp_model_config *
         const struct mp_arch_switch *from;
         bool *to;
     } switches[] = {
-        { &from->norm_topk, &config->norm_topk },
-        { &from->qkv_bias, &config->qkv_bias },
-        { &from->o_bias, &config->o_bias },
-        { &from->qk_norm, &config->qk_norm },
+        { &from->norm_topk, &config->norm_topk }, { &from->qkv_bias, &config->qkv_bias },
+        { &from->o_bias, &config->o_bias },       { &from->qk_norm, &config->qk_norm },
+        { &from->head_bias, &config->head_bias },
     };
     enum mp_status status = MP_OK;
 
     config->qk_norm_rows = config->arch->qk_norm_rows;
     config->q_gate = config->arch->q_gate;
     config->sinks = config->arch->names[MP_ROLE_SINKS].name != NULL;
+    config->norm_bias = config->arch->names[MP_ROLE_ATTN_NORM_BIAS].name != NULL;
     config->router_bias = config->arch->names[MP_ROLE_ROUTER_BIAS].name != NULL;
     config->transposed_experts = config->arch->fused_transposed;
     config->mxfp4 = config->arch->fused_mxfp4 && is_mxfp4(root);
@@ -345,6 +349,9 @@ const char *mp_model_config_beyond(const struct mp_model_config *config)
         { config->kv_rank > 0, "latent attention" },
         { config->sinks, "attention sinks" },
         { config->delta.key_heads > 0, "gated delta networks" },
+        { config->short_conv > 0, "short convolutions" },
+        { config->norm_bias, "norms with biases" },
+        { config->head_bias, "an output head with a bias" },
         { config->q_gate, "gated attention" },
         { config->expert_bias, "experts with biases" },
         { config->activation != MP_ACTIVATION_SILU, "another activation than SiLU" },

@@ -35,7 +35,12 @@ struct mp_sampling_defaults {
 };
 
 /* Function of a router's outputs that gives the scores. */
-enum mp_router { MP_ROUTER_SOFTMAX, MP_ROUTER_SIGMOID };
+enum mp_router {
+    MP_ROUTER_SOFTMAX,
+    MP_ROUTER_SIGMOID,
+    MP_ROUTER_MIXER /* softmax; each rank is weighed against those near it (struct mp_model_config)
+                     */
+};
 
 /*
  * What stands between an expert's first two products and the third one, of gate g and up u:
@@ -43,7 +48,9 @@ enum mp_router { MP_ROUTER_SOFTMAX, MP_ROUTER_SIGMOID };
  */
 enum mp_activation { MP_ACTIVATION_SILU, MP_ACTIVATION_CLAMPED };
 
-enum mp_rope_kind { MP_ROPE_PLAIN, MP_ROPE_LINEAR, MP_ROPE_LLAMA3, MP_ROPE_YARN };
+enum mp_rope_kind { MP_ROPE_PLAIN, MP_ROPE_LINEAR, MP_ROPE_LLAMA3, MP_ROPE_YARN, MP_ROPE_LONG };
+
+#define MP_ROPE_FACTORS_MAX 512u
 
 /* Scaling of positions; only the numbers of the kind are set. */
 struct mp_rope {
@@ -54,6 +61,10 @@ struct mp_rope {
     double original;  /* positions that the model was first trained with */
     double magnitude; /* of sines and cosines */
     bool truncate;    /* bounds of the mixture are whole dimensions */
+    /* Of LONG: divisors of each frequency, with contexts of up to `original` positions, and with
+     * longer ones, which also have a magnitude of their own. */
+    float factors[2][MP_ROPE_FACTORS_MAX];
+    double long_magnitude;
 };
 
 /* Gated delta networks in place of attention; key_heads 0: there are none. */
@@ -85,7 +96,8 @@ struct mp_model_config {
     uint32_t value_dim;       /* of a head's value */
     float latent_eps;         /* of the norms of latents */
     struct mp_delta delta;
-    bool linear[MP_LAYERS_MAX]; /* these layers have one */
+    uint32_t short_conv; /* or gated short convolutions: tokens that one sees, 0: there are none */
+    bool linear[MP_LAYERS_MAX]; /* these layers have the one or the other */
     bool q_gate;                /* each head's query is followed by a gate of what it attends */
     float attention_scale;      /* of queries times keys; 0: 1 / sqrt(head_dim) */
     float embed_scale, residual_scale, logit_scale; /* 1 in most families */
@@ -103,6 +115,8 @@ struct mp_model_config {
 
     bool qkv_bias;
     bool o_bias;
+    bool head_bias;          /* of the output head */
+    bool norm_bias;          /* norms of the stream are LayerNorm, with biases */
     bool sinks;              /* each head has a score that takes a share and gives no value */
     bool router_bias;        /* of the router's outputs */
     bool transposed_experts; /* in directories: struct mp_arch, fused_transposed */
@@ -114,6 +128,8 @@ struct mp_model_config {
     bool tied;               /* the output head is the embedding */
 
     enum mp_router router;
+    float
+        mixer_eps; /* of MIXER: outputs that are lower by more than twice this share do not count */
     bool select_bias; /* is added to the scores that experts are chosen by, not to their weights */
     uint32_t groups;  /* of experts, 1: none; experts are chosen from the best `groups_used` */
     uint32_t groups_used; /* 1..groups */
@@ -142,7 +158,7 @@ enum mp_status mp_model_config_from_gguf(const struct mp_gguf *gguf,
 /* True if experts are chosen by other scores than those that give their weights. */
 static inline bool mp_model_config_selects(const struct mp_model_config *config)
 {
-    return config->select_bias || config->groups > 1;
+    return config->select_bias || config->groups > 1 || config->router == MP_ROUTER_MIXER;
 }
 
 /* Elements of all keys, or of all values, of a gated delta network; channels of its convolution. */

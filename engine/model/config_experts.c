@@ -136,12 +136,17 @@ static enum mp_status read_router(const json_t *root, struct mp_model_config *co
     const struct mp_arch *arch = config->arch;
     const struct mp_arch_keys *keys = &arch->keys;
     uint32_t each;
-    enum mp_status status;
+    enum mp_status status = MP_OK;
 
     config->router = arch->router;
     config->select_bias = arch->names[MP_ROLE_SELECT_BIAS].name != NULL;
+    if (arch->switches.select_bias.key != NULL)
+        status = mp_config_switch(root, &arch->switches.select_bias, &config->select_bias);
     config->group_best = arch->group_best > 0 ? arch->group_best : 1;
-    status = mp_config_u32_or(root, &keys->groups, 1, config->experts, &config->groups);
+    if (status == MP_OK && keys->mixer_eps.key != NULL)
+        status = mp_config_float_or(root, &keys->mixer_eps, 0, 1e6, &config->mixer_eps);
+    if (status == MP_OK)
+        status = mp_config_u32_or(root, &keys->groups, 1, config->experts, &config->groups);
     if (status == MP_OK)
         status =
             mp_config_u32_or(root, &keys->groups_used, 1, config->groups, &config->groups_used);

@@ -76,6 +76,8 @@ enum mp_status mp_config_heads(const json_t *root, struct mp_model_config *confi
         return read_latent(root, config);
     if (status == MP_OK && config->arch->keys.delta != NULL)
         status = read_delta(root, config);
+    if (status == MP_OK && config->arch->keys.short_conv != NULL)
+        status = mp_config_u32(root, config->arch->keys.short_conv, 2, 64, &config->short_conv);
     config->kv_heads = config->heads;
     if (status == MP_OK && !json_is_null(json_object_get(root, "num_key_value_heads")))
         status = mp_config_u32(root, "num_key_value_heads", 1, 1024, &config->kv_heads);

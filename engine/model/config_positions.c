@@ -4,6 +4,7 @@
  */
 #include <inttypes.h>
 #include <math.h>
+#include <stdio.h>
 #include <string.h>
 
 #include "engine/model/arch/arch.h"
@@ -12,6 +13,14 @@
 
 #define FILE_NAME MP_CONFIG_FILE
 #define SCALE_MAX 1e6
+
+/* What layers can be besides full attention. */
+static const char *other_type(const struct mp_model_config *config)
+{
+    return config->delta.key_heads > 0 ? "linear_attention"
+           : config->short_conv > 0    ? "conv"
+                                       : "sliding_attention";
+}
 
 /* Layers by their types; without a list, all of them have the window. */
 static enum mp_status read_layer_types(const json_t *root, struct mp_model_config *config,
@@ -25,14 +34,14 @@ static enum mp_status read_layer_types(const json_t *root, struct mp_model_confi
     for (size_t i = 0; i < json_array_size(types); i++) {
         const char *type = json_string_value(json_array_get(types, i));
         const bool sliding = type != NULL && strcmp(type, "sliding_attention") == 0;
-        const bool linear =
-            type != NULL && config->delta.key_heads > 0 && strcmp(type, "linear_attention") == 0;
+        const bool linear = type != NULL && strcmp(type, other_type(config)) == 0 && !sliding;
 
-        if (type == NULL || (!sliding && !linear && strcmp(type, "full_attention") != 0))
-            return mp_config_unsupported("layer_types", json_array_get(types, i),
-                                         config->delta.key_heads > 0
-                                             ? "'full_attention' and 'linear_attention'"
-                                             : "'full_attention' and 'sliding_attention'");
+        if (type == NULL || (!sliding && !linear && strcmp(type, "full_attention") != 0)) {
+            char need[MP_QUOTE_BYTES];
+
+            snprintf(need, sizeof(need), "'full_attention' and '%s'", other_type(config));
+            return mp_config_unsupported("layer_types", json_array_get(types, i), need);
+        }
         if (i < config->layers) {
             config->windowed[i] = sliding;
             config->linear[i] = linear;
@@ -165,6 +174,56 @@ static enum mp_status read_yarn(const json_t *rope, struct mp_model_config *conf
     return status;
 }
 
+/* Divisors of all frequencies. */
+static enum mp_status read_factors(const json_t *rope, const char *key, uint32_t count,
+                                   float *factors)
+{
+    json_t *list = NULL;
+    char got[MP_QUOTE_BYTES];
+    enum mp_status status = mp_json_array_or_null(rope, key, FILE_NAME, &list);
+
+    if (status != MP_OK)
+        return status;
+    if (json_array_size(list) != count)
+        return mp_fail(MP_ERR_MODEL, "E_CONFIG",
+                       "key '%s' in '%s': got %zu numbers, need one for each of %" PRIu32
+                       " rotated pairs of a head",
+                       key, FILE_NAME, json_array_size(list), count);
+    for (uint32_t i = 0; i < count; i++) {
+        const double factor = json_number_value(json_array_get(list, i));
+
+        if (!(factor >= 1e-6 && factor <= SCALE_MAX))
+            return mp_fail(MP_ERR_MODEL, "E_CONFIG",
+                           "key '%s' in '%s': got %s, need numbers from 1e-6 to 1e6", key,
+                           FILE_NAME, mp_json_describe(got, json_array_get(list, i)));
+        factors[i] = (float)factor;
+    }
+    return MP_OK;
+}
+
+static enum mp_status read_long(const json_t *rope, struct mp_model_config *config)
+{
+    struct mp_rope *out = &config->rope;
+    const uint32_t count = config->rotary_dim / 2;
+    const double ratio = out->factor;
+    const double whole =
+        ratio <= 1 || out->original <= 1 ? 1 : sqrt(1 + log(ratio) / log(out->original));
+    enum mp_status status = read_factors(rope, "short_factor", count, out->factors[0]);
+
+    if (status == MP_OK)
+        status = read_factors(rope, "long_factor", count, out->factors[1]);
+    if (status == MP_OK)
+        status = mp_json_double_or(rope, "attention_factor", FILE_NAME, 1e-6, SCALE_MAX, whole,
+                                   &out->magnitude);
+    if (status == MP_OK)
+        status = mp_json_double_or(rope, "long_mscale", FILE_NAME, 1e-6, SCALE_MAX, out->magnitude,
+                                   &out->long_magnitude);
+    if (status == MP_OK)
+        status = mp_json_double_or(rope, "short_mscale", FILE_NAME, 1e-6, SCALE_MAX, out->magnitude,
+                                   &out->magnitude);
+    return status;
+}
+
 /* What a kind other than the plain one needs. */
 static enum mp_status read_scaling(const json_t *root, const json_t *rope,
                                    struct mp_model_config *config)
@@ -178,7 +237,7 @@ static enum mp_status read_scaling(const json_t *root, const json_t *rope,
                                &out->original);
     if (status != MP_OK)
         return status;
-    if (out->kind == MP_ROPE_YARN)
+    if (out->kind == MP_ROPE_YARN || out->kind == MP_ROPE_LONG)
         status = mp_json_double_or(rope, "factor", FILE_NAME, 1e-6, SCALE_MAX,
                                    config->positions_max / out->original, &out->factor);
     else
@@ -187,6 +246,8 @@ static enum mp_status read_scaling(const json_t *root, const json_t *rope,
         status = read_bounds(rope, "low_freq_factor", "high_freq_factor", 1, 4, out);
     if (status == MP_OK && out->kind == MP_ROPE_YARN)
         status = read_yarn(rope, config);
+    if (status == MP_OK && out->kind == MP_ROPE_LONG)
+        status = read_long(rope, config);
     return status;
 }
 
@@ -196,7 +257,8 @@ static enum mp_status read_kind(const json_t *root, const json_t *rope,
     static const char *const kinds[] = { [MP_ROPE_PLAIN] = "default",
                                          [MP_ROPE_LINEAR] = "linear",
                                          [MP_ROPE_LLAMA3] = "llama3",
-                                         [MP_ROPE_YARN] = "yarn" };
+                                         [MP_ROPE_YARN] = "yarn",
+                                         [MP_ROPE_LONG] = "longrope" };
     const char *key = mp_config_given(rope, "rope_type") ? "rope_type" : "type";
     const json_t *type = json_object_get(rope, key);
     const char *name = json_string_value(type);
@@ -209,7 +271,8 @@ static enum mp_status read_kind(const json_t *root, const json_t *rope,
     while (name != NULL && kind < MP_ARRAY_LEN(kinds) && strcmp(name, kinds[kind]) != 0)
         kind++;
     if (mp_config_given(rope, key) && (name == NULL || kind == MP_ARRAY_LEN(kinds)))
-        return mp_config_unsupported(key, type, "'default', 'linear', 'llama3' and 'yarn'");
+        return mp_config_unsupported(key, type,
+                                     "'default', 'linear', 'llama3', 'yarn' and 'longrope'");
     if (name == NULL || kind == MP_ROPE_PLAIN)
         return MP_OK;
     config->rope.kind = (enum mp_rope_kind)kind;

@@ -25,9 +25,26 @@ static bool has_head(const struct mp_model_config *config, uint32_t layer)
     return !config->tied;
 }
 
+static bool has_head_bias(const struct mp_model_config *config, uint32_t layer)
+{
+    (void)layer;
+    return config->head_bias;
+}
+
+static bool has_norm_bias(const struct mp_model_config *config, uint32_t layer)
+{
+    (void)layer;
+    return config->norm_bias;
+}
+
 static bool has_delta(const struct mp_model_config *config, uint32_t layer)
 {
-    return config->linear[layer];
+    return config->linear[layer] && config->delta.key_heads > 0;
+}
+
+static bool has_conv(const struct mp_model_config *config, uint32_t layer)
+{
+    return config->linear[layer] && config->short_conv > 0;
 }
 
 static bool has_attention(const struct mp_model_config *config, uint32_t layer)
@@ -69,6 +86,11 @@ static bool has_expert_bias(const struct mp_model_config *config, uint32_t layer
     return config->is_moe[layer] && config->expert_bias;
 }
 
+static bool has_select_bias(const struct mp_model_config *config, uint32_t layer)
+{
+    return config->is_moe[layer] && config->select_bias;
+}
+
 static bool is_dense(const struct mp_model_config *config, uint32_t layer)
 {
     return !config->is_moe[layer];
@@ -89,9 +111,16 @@ static bool has_shared(const struct mp_model_config *config, uint32_t layer)
 
 const struct mp_role_info mp_roles[MP_ROLE_COUNT] = {
     [MP_ROLE_EMBED] = { MP_DIM_VOCAB, MP_DIM_HIDDEN, MODEL(embed), NULL },
-    [MP_ROLE_FINAL_NORM] = { MP_DIM_HIDDEN, MP_DIM_NONE, MODEL(final_norm), NULL },
+    [MP_ROLE_FINAL_NORM] = { MP_DIM_HIDDEN, MP_DIM_NONE, MODEL(final_norm.w), NULL },
+    [MP_ROLE_FINAL_NORM_BIAS] = { MP_DIM_HIDDEN, MP_DIM_NONE, MODEL(final_norm.bias),
+                                  has_norm_bias },
     [MP_ROLE_HEAD] = { MP_DIM_VOCAB, MP_DIM_HIDDEN, MODEL(head), has_head },
-    [MP_ROLE_ATTN_NORM] = { MP_DIM_HIDDEN, MP_DIM_NONE, LAYER(attn_norm), NULL },
+    [MP_ROLE_HEAD_BIAS] = { MP_DIM_VOCAB, MP_DIM_NONE, MODEL(head_bias), has_head_bias },
+    [MP_ROLE_ATTN_NORM] = { MP_DIM_HIDDEN, MP_DIM_NONE, LAYER(attn_norm.w), NULL },
+    [MP_ROLE_ATTN_NORM_BIAS] = { MP_DIM_HIDDEN, MP_DIM_NONE, LAYER(attn_norm.bias), has_norm_bias },
+    [MP_ROLE_CONV_IN] = { MP_DIM_CONV_IN, MP_DIM_HIDDEN, LAYER(conv.in), has_conv },
+    [MP_ROLE_CONV] = { MP_DIM_HIDDEN, MP_DIM_CONV, LAYER(conv.taps), has_conv },
+    [MP_ROLE_CONV_OUT] = { MP_DIM_HIDDEN, MP_DIM_HIDDEN, LAYER(conv.out), has_conv },
     [MP_ROLE_DELTA_IN] = { MP_DIM_DELTA_IN, MP_DIM_HIDDEN, LAYER(delta.in), has_delta },
     [MP_ROLE_DELTA_STEPS] = { MP_DIM_DELTA_STEPS, MP_DIM_HIDDEN, LAYER(delta.steps), has_delta },
     [MP_ROLE_DELTA_QKV] = { MP_DIM_DELTA_CHANNELS, MP_DIM_HIDDEN, LAYER(delta.qkv), has_delta },
@@ -120,7 +149,8 @@ const struct mp_role_info mp_roles[MP_ROLE_COUNT] = {
     [MP_ROLE_Q_NORM] = { MP_DIM_Q_NORM, MP_DIM_NONE, LAYER(q_norm), has_qk_norm },
     [MP_ROLE_K_NORM] = { MP_DIM_K_NORM, MP_DIM_NONE, LAYER(k_norm), has_qk_norm },
     [MP_ROLE_SINKS] = { MP_DIM_HEADS, MP_DIM_NONE, LAYER(sinks), has_sinks },
-    [MP_ROLE_FFN_NORM] = { MP_DIM_HIDDEN, MP_DIM_NONE, LAYER(ffn_norm), NULL },
+    [MP_ROLE_FFN_NORM] = { MP_DIM_HIDDEN, MP_DIM_NONE, LAYER(ffn_norm.w), NULL },
+    [MP_ROLE_FFN_NORM_BIAS] = { MP_DIM_HIDDEN, MP_DIM_NONE, LAYER(ffn_norm.bias), has_norm_bias },
     [MP_ROLE_DENSE_GATE] = { MP_DIM_DENSE, MP_DIM_HIDDEN, LAYER(dense.gate), is_dense },
     [MP_ROLE_DENSE_UP] = { MP_DIM_DENSE, MP_DIM_HIDDEN, LAYER(dense.up), is_dense },
     [MP_ROLE_DENSE_DOWN] = { MP_DIM_HIDDEN, MP_DIM_DENSE, LAYER(dense.down), is_dense },
@@ -132,7 +162,7 @@ const struct mp_role_info mp_roles[MP_ROLE_COUNT] = {
                                  has_expert_bias },
     [MP_ROLE_EXPERT_DOWN_BIAS] = { MP_DIM_EXPERTS, MP_DIM_HIDDEN, LAYER(expert_bias.down),
                                    has_expert_bias },
-    [MP_ROLE_SELECT_BIAS] = { MP_DIM_EXPERTS, MP_DIM_NONE, LAYER(select_bias), is_moe },
+    [MP_ROLE_SELECT_BIAS] = { MP_DIM_EXPERTS, MP_DIM_NONE, LAYER(select_bias), has_select_bias },
     [MP_ROLE_SHARED_GATE] = { MP_DIM_SHARED, MP_DIM_HIDDEN, LAYER(shared.gate), has_shared },
     [MP_ROLE_SHARED_UP] = { MP_DIM_SHARED, MP_DIM_HIDDEN, LAYER(shared.up), has_shared },
     [MP_ROLE_SHARED_DOWN] = { MP_DIM_HIDDEN, MP_DIM_SHARED, LAYER(shared.down), has_shared },
@@ -142,7 +172,7 @@ const struct mp_role_info mp_roles[MP_ROLE_COUNT] = {
 bool mp_role_floats(enum mp_role role)
 {
     return role == MP_ROLE_EXPERT_GATE_BIAS || role == MP_ROLE_EXPERT_UP_BIAS ||
-           role == MP_ROLE_EXPERT_DOWN_BIAS || role == MP_ROLE_DELTA_CONV;
+           role == MP_ROLE_EXPERT_DOWN_BIAS || role == MP_ROLE_DELTA_CONV || role == MP_ROLE_CONV;
 }
 
 uint64_t mp_dim_size(const struct mp_model_config *config, enum mp_dim dim)
@@ -175,6 +205,8 @@ uint64_t mp_dim_size(const struct mp_model_config *config, enum mp_dim dim)
     case MP_DIM_DELTA_HEADS: return config->delta.value_heads;
     case MP_DIM_DELTA_VALUES: return mp_delta_values(&config->delta);
     case MP_DIM_DELTA_VALUE: return config->delta.value_dim;
+    case MP_DIM_CONV_IN: return 3 * (uint64_t)config->hidden;
+    case MP_DIM_CONV: return config->short_conv;
     case MP_DIM_HEADS: return config->heads;
     case MP_DIM_EXPERTS: return config->experts;
     case MP_DIM_CHANNELS: return config->expert_ffn;

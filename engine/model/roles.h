@@ -16,9 +16,15 @@
 enum mp_role {
     MP_ROLE_EMBED,
     MP_ROLE_FINAL_NORM,
+    MP_ROLE_FINAL_NORM_BIAS,
     MP_ROLE_HEAD,
+    MP_ROLE_HEAD_BIAS,
     MP_ROLE_ATTN_NORM, /* the first one of a layer */
-    MP_ROLE_DELTA_IN,  /* of gated delta networks: queries, keys, values, gates by key head, and */
+    MP_ROLE_ATTN_NORM_BIAS,
+    MP_ROLE_CONV_IN, /* of short convolutions: gate, second gate and input of each channel */
+    MP_ROLE_CONV,
+    MP_ROLE_CONV_OUT,
+    MP_ROLE_DELTA_IN, /* of gated delta networks: queries, keys, values, gates by key head, and */
     MP_ROLE_DELTA_STEPS, /* both numbers of a step by key head; or all four alone */
     MP_ROLE_DELTA_QKV,
     MP_ROLE_DELTA_GATE,
@@ -45,6 +51,7 @@ enum mp_role {
     MP_ROLE_K_NORM,
     MP_ROLE_SINKS,
     MP_ROLE_FFN_NORM,
+    MP_ROLE_FFN_NORM_BIAS,
     MP_ROLE_DENSE_GATE,
     MP_ROLE_DENSE_UP,
     MP_ROLE_DENSE_DOWN,
@@ -79,6 +86,8 @@ enum mp_dim {
     MP_DIM_Q_NORM, /* D, or Q where the norm is one of all heads together */
     MP_DIM_K_NORM, /* the same of K */
     MP_DIM_HEADS,
+    MP_DIM_CONV_IN,  /* of short convolutions: 3 H, */
+    MP_DIM_CONV,     /* and tokens that one sees */
     MP_DIM_DELTA_IN, /* of gated delta networks: channels and gates, */
     MP_DIM_DELTA_STEPS,
     MP_DIM_DELTA_CHANNELS, /* of the convolution */

@@ -28,6 +28,12 @@ struct mp_view {
     size_t rows, cols;
 };
 
+/* Without a bias it is RMSNorm, with one LayerNorm. */
+struct mp_norm {
+    const float *w;    // (H)
+    const float *bias; // (H) or NULL
+};
+
 struct mp_ffn {
     struct mp_view gate; // (channels, H)
     struct mp_view up;   // (channels, H)
@@ -60,13 +66,21 @@ struct mp_delta_weights {
     struct mp_view out;                    // (H, V)
 };
 
+/* Of a gated short convolution. */
+struct mp_conv_weights {
+    struct mp_view in;  // (3 H, H)
+    const float *taps;  // (H, tokens)
+    struct mp_view out; // (H, H)
+};
+
 struct mp_layer_weights {
     struct mp_delta_weights delta;
-    const float *attn_norm; // (H)
-    struct mp_view q;       // (Q, H)
-    struct mp_view k;       // (K, H)
-    struct mp_view v;       // (K, H)
-    struct mp_view o;       // (H, Q)
+    struct mp_conv_weights conv;
+    struct mp_norm attn_norm;
+    struct mp_view q; // (Q, H)
+    struct mp_view k; // (K, H)
+    struct mp_view v; // (K, H)
+    struct mp_view o; // (H, Q)
     /* Of latent attention, where q and o have as many rows and columns as heads have elements and
      * k gives latent and rotated key; R a rank. */
     struct mp_view q_down;    // (R, H); q is (Q, R) then
@@ -80,7 +94,7 @@ struct mp_layer_weights {
     const float *q_norm;      // (D), (Q) where it is one of all heads, or NULL
     const float *k_norm;      // (D), (K) or NULL
     const float *sinks;       // (heads) or NULL
-    const float *ffn_norm;    // (H)
+    struct mp_norm ffn_norm;
 
     struct mp_ffn dense; // M channels; layers that are not MoE
 
@@ -121,9 +135,10 @@ static inline bool mp_expert_types_equal(const struct mp_expert_types *types)
 }
 
 struct mp_weights {
-    struct mp_view embed;    // (V, H)
-    const float *final_norm; // (H)
-    struct mp_view head;     // (V, H); the embedding itself if tied
+    struct mp_view embed; // (V, H)
+    struct mp_norm final_norm;
+    struct mp_view head;    // (V, H); the embedding itself if tied
+    const float *head_bias; // (V) or NULL
     struct mp_layer_weights *layers;
 
     struct mp_ffn_slices slices; /* that each expert is stored in */

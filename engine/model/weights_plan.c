@@ -189,7 +189,7 @@ static enum mp_status want_role(struct mp_weights_plan *plan, enum mp_role role,
     mp_assert(plan->item_count < plan->item_capacity);
     item->count = need.shape[0] * (matrix ? need.shape[1] : 1);
     item->offset = norm_offset(plan->config, role);
-    if (role == MP_ROLE_DELTA_CONV)
+    if (role == MP_ROLE_DELTA_CONV || role == MP_ROLE_CONV)
         add_dimension(&need);
     if (status == MP_OK)
         status = mp_weights_find(plan, &need, &item->tensor, &item->type);

@@ -33,7 +33,7 @@ static void open_device(struct harness *h)
 
 static void do_norm(struct mp_compute *c)
 {
-    c->ops->norm(c, MP_ARRAY_XE, MP_ARRAY_X, c->weights->layers[0].attn_norm);
+    c->ops->norm(c, MP_ARRAY_XE, MP_ARRAY_X, &c->weights->layers[0].attn_norm);
 }
 
 static void do_project(struct mp_compute *c)
@@ -56,7 +56,7 @@ static void do_attend(struct mp_compute *c)
 
 static void do_pick(struct mp_compute *c)
 {
-    c->ops->pick(c, c->weights->final_norm, 1);
+    c->ops->pick(c, &c->weights->final_norm, 1);
 }
 
 static void do_router(struct mp_compute *c)

@@ -20,10 +20,14 @@
     X("gpt_oss-b")          \
     X("granitemoe-a")       \
     X("granitemoe-b")       \
+    X("lfm2_moe-a")         \
+    X("lfm2_moe-b")         \
     X("minimax_m2-a")       \
     X("minimax_m2-b")       \
     X("olmoe-a")            \
     X("olmoe-b")            \
+    X("phimoe-a")           \
+    X("phimoe-b")           \
     X("qwen3_5_moe_text-a") \
     X("qwen3_5_moe_text-b") \
     X("qwen3_next-a")       \

@@ -4,6 +4,7 @@
  * gives the same bits, also repacked.
  */
 #include <inttypes.h>
+#include <limits.h>
 #include <stdio.h>
 
 #include "engine/model/arch/arch.h"
@@ -197,7 +198,10 @@ static void families_are_complete(void)
         some.qkv_bias = arch->switches.qkv_bias.key != NULL || arch->switches.qkv_bias.value;
         some.o_bias = arch->switches.o_bias.key != NULL || arch->switches.o_bias.value;
         some.qk_norm = arch->switches.qk_norm.key != NULL || arch->switches.qk_norm.value;
-        some.linear[0] = arch->keys.delta != NULL;
+        some.head_bias = arch->switches.head_bias.key != NULL || arch->switches.head_bias.value;
+        some.delta.key_heads = arch->keys.delta != NULL;
+        some.short_conv = arch->keys.short_conv != NULL;
+        some.linear[0] = some.delta.key_heads > 0 || some.short_conv > 0;
         some.is_moe[1] = arch->keys.dense_ffn == NULL;
         CHECK(arch->keys.experts[0] != NULL && arch->keys.expert_ffn != NULL);
         CHECK_EQ(arch->keys.dense_ffn != NULL,
@@ -219,7 +223,45 @@ static void families_are_complete(void)
         }
         CHECK_EQ(arch->fused_gate_up == NULL, arch->fused_down == NULL);
     }
-    CHECK_EQ(count, 15);
+    CHECK_EQ(count, 17);
+}
+
+static void unchanged(struct rewritten *tensor)
+{
+    (void)tensor;
+}
+
+/* Where the context is longer than the model was trained with, the long factors are in use. */
+static void long_contexts_have_factors_of_their_own(void)
+{
+    static const char source[] = "tests/data/models/phimoe-a";
+    static const char phimoe[] =
+        "{\"architectures\":[\"PhimoeForCausalLM\"],\"vocab_size\":97,\"hidden_size\":40,"
+        "\"num_hidden_layers\":3,\"num_attention_heads\":4,\"num_key_value_heads\":2,"
+        "\"num_local_experts\":8,\"num_experts_per_tok\":2,\"intermediate_size\":24,"
+        "\"attention_bias\":true,\"lm_head_bias\":true,\"router_jitter_noise\":0.3,"
+        "\"rope_theta\":10000.0,\"max_position_embeddings\":512,"
+        "\"rope_scaling\":{\"type\":\"longrope\",\"short_mscale\":1.3,\"long_mscale\":1.3,"
+        "\"original_max_position_embeddings\":64,"
+        "\"short_factor\":[1.0,2.0,4.5,8.0,16.0],\"long_factor\":[1.0,2.0,4.5,8.0,16.0]}}";
+    static const int32_t tokens[PROMPT + STEPS] = { 5, 70, 33, 19, 42, 8, 64, 12, 7, 90, 11 };
+    static const int32_t lens[1] = { PROMPT };
+    static float logits[3][97 * (STEPS + 1)];
+    char all_long[PATH_MAX];
+
+    snprintf(all_long, sizeof(all_long), "%s/long", test_tmpdir());
+    rewrite_model(source, all_long, phimoe, unchanged);
+    for (int i = 0; i < 3; i++) {
+        struct harness_options options = harness_defaults(i == 2 ? all_long : source);
+        struct harness h;
+
+        options.ctx = i == 1 ? 65 : 64;
+        harness_open(&options, &h);
+        CHECK_EQ(harness_run(&h, tokens, PROMPT + STEPS, lens, 1, STEPS, logits[i]), MP_OK);
+        harness_close(&h);
+    }
+    CHECK(memcmp(logits[0], logits[1], sizeof(logits[0])) != 0);
+    CHECK(memcmp(logits[1], logits[2], sizeof(logits[0])) == 0);
 }
 
 static void a_family_is_one_constant(void)
@@ -251,15 +293,15 @@ static void unknown_families_get_all_names(void)
 
     endless = oak;
     endless.name = "EndlessForCausalLM";
-    CHECK_FAILS(mp_model_config_parse(text, sizeof(text) - 1, NULL, 0, &out), MP_ERR_MODEL,
-                "E_UNSUPPORTED",
-                "key 'architectures' in 'config.json': got 'ElmForCausalLM', this engine supports "
-                "DeepseekV2ForCausalLM, DeepseekV3ForCausalLM, Ernie4_5_MoeForCausalLM, "
-                "Glm4MoeForCausalLM, Glm4MoeLiteForCausalLM, GptOssForCausalLM, "
-                "GraniteMoeForCausalLM, "
-                "MiniMaxM2ForCausalLM, MixtralForCausalLM, OlmoeForCausalLM, Qwen2MoeForCausalLM, "
-                "Qwen3_5MoeForConditionalGeneration, Qwen3_5MoeForCausalLM, Qwen3MoeForCausalLM, "
-                "Qwen3NextForCausalLM, OakForCausalLM, EndlessForCausalLM");
+    CHECK_FAILS(
+        mp_model_config_parse(text, sizeof(text) - 1, NULL, 0, &out), MP_ERR_MODEL, "E_UNSUPPORTED",
+        "key 'architectures' in 'config.json': got 'ElmForCausalLM', this engine supports "
+        "DeepseekV2ForCausalLM, DeepseekV3ForCausalLM, Ernie4_5_MoeForCausalLM, "
+        "Glm4MoeForCausalLM, Glm4MoeLiteForCausalLM, GptOssForCausalLM, "
+        "GraniteMoeForCausalLM, Lfm2MoeForCausalLM, "
+        "MiniMaxM2ForCausalLM, MixtralForCausalLM, OlmoeForCausalLM, PhimoeForCausalLM, Qwen2MoeForCausalLM, "
+        "Qwen3_5MoeForConditionalGeneration, Qwen3_5MoeForCausalLM, Qwen3MoeForCausalLM, "
+        "Qwen3NextForCausalLM, OakForCausalLM, EndlessForCausalLM");
 }
 
 static void names_have_an_end(void)
@@ -286,6 +328,7 @@ int main(void)
 {
     RUN(numbers_go_into_names);
     RUN(families_are_complete);
+    RUN(long_contexts_have_factors_of_their_own);
     RUN(a_family_is_one_constant);
     RUN(unknown_families_get_all_names);
     RUN(names_have_an_end);

@@ -50,9 +50,9 @@ static void must_be(struct harness *h, uint32_t sequence, uint32_t first, uint32
     CHECK(memcmp(got, want, sizeof(got)) == 0);
 }
 
-static void sequences_go_on_repeat_or_begin_again(void)
+static void check_sequences(const char *model)
 {
-    struct harness_options options = harness_defaults(MODEL);
+    struct harness_options options = harness_defaults(model);
     float five[2][VOCAB], nine[2][VOCAB], none[VOCAB];
     struct harness h;
 
@@ -78,6 +78,12 @@ static void sequences_go_on_repeat_or_begin_again(void)
     CHECK(memcmp(none, nine[0], sizeof(none)) == 0);
     must_be(&h, 1, 5, 4, nine[1]);
     harness_close(&h);
+}
+
+static void sequences_go_on_repeat_or_begin_again(void)
+{
+    check_sequences(MODEL);
+    check_sequences("tests/data/models/lfm2_moe-a"); /* short convolutions */
 }
 
 /* ---- text of a model that also sees */

@@ -173,8 +173,39 @@ FAMILIES = {
               "tie_word_embeddings": True,
               "rope_parameters": {"rope_theta": 10000.0, "rope_type": "default"}},
     }),
+    "phimoe": ("PhimoeForCausalLM", {
+        "a": {"num_local_experts": 8, "num_experts_per_tok": 2, "intermediate_size": 24,
+              "attention_bias": True, "lm_head_bias": True, "router_jitter_noise": 0.3,
+              "rope_theta": 10000.0, "sliding_window": 512, "original_max_position_embeddings": 64,
+              "rope_scaling": {"type": "longrope", "short_mscale": 1.2, "long_mscale": 1.3,
+                               "original_max_position_embeddings": 64,
+                               "short_factor": [1.0, 1.1, 1.5, 2.25, 3.5],
+                               "long_factor": [1.0, 2.0, 4.5, 8.0, 16.0]}},
+        # transformers takes the other magnitude of a longer text, but the short factors, so that
+        # these are the same here.
+        "b": {"num_local_experts": 5, "num_experts_per_tok": 2, "intermediate_size": 56,
+              "attention_bias": False, "lm_head_bias": False, "tie_word_embeddings": True,
+              "sliding_window": 6, "original_max_position_embeddings": 4,
+              "rope_parameters": {"rope_theta": 10000.0, "rope_type": "longrope",
+                                  "short_mscale": 0.8, "long_mscale": 1.4,
+                                  "original_max_position_embeddings": 4,
+                                  "short_factor": [1.0, 1.2, 3.0, 5.5],
+                                  "long_factor": [1.0, 1.2, 3.0, 5.5]}},
+    }),
+    "lfm2_moe": ("Lfm2MoeForCausalLM", {
+        "a": {"num_experts": 8, "num_experts_per_tok": 3, "moe_intermediate_size": 24,
+              "intermediate_size": 72, "num_dense_layers": 1, "conv_L_cache": 3, "norm_eps": 1e-5,
+              "use_expert_bias": True, "norm_topk_prob": True, "routed_scaling_factor": 1.0,
+              "layer_types": ["conv", "full_attention", "conv"], "rope_theta": 1000000.0,
+              "tie_embedding": True},
+        "b": {"num_experts": 5, "num_experts_per_tok": 2, "moe_intermediate_size": 40,
+              "intermediate_size": 24, "num_dense_layers": 0, "conv_L_cache": 2, "norm_eps": 1e-4,
+              "use_expert_bias": False, "norm_topk_prob": False, "routed_scaling_factor": 1.5,
+              "layer_types": ["full_attention", "conv"],
+              "rope_parameters": {"rope_theta": 10000.0, "rope_type": "default"}},
+    }),
 }
-SIGMOID = {"glm4_moe", "minimax_m2", "deepseek_v3", "glm4_moe_lite"}
+SIGMOID = {"glm4_moe", "minimax_m2", "deepseek_v3", "glm4_moe_lite", "lfm2_moe"}
 # Groups of experts are as good as their so many best ones.
 GROUP_BEST = {"deepseek_v2": 1}
 
@@ -192,7 +223,7 @@ def draw(seed, name, shape, cfg):
     if leaf.endswith("norm") or "layernorm" in leaf:
         offset = cfg["model_type"].startswith("qwen3_") and "linear_attn" not in leaf
         mean, std = 0.0 if offset else 1.0, 0.25
-    elif name.endswith("e_score_correction_bias"):
+    elif name.endswith(("e_score_correction_bias", "expert_bias")):
         mean, std = 0.0, 0.1
     elif leaf.endswith("sinks"):
         mean, std = 1.0, 1.0
@@ -220,7 +251,7 @@ def write_model(folder, cfg, seed):
         names = load_file(Path(saved) / "model.safetensors")
     weights = {}
     for name, value in names.items():
-        keep = torch.float32 if name.endswith("e_score_correction_bias") else dtype
+        keep = torch.float32 if name.endswith(("e_score_correction_bias", "expert_bias")) else dtype
         weights[name] = draw(seed, name, value.shape, cfg).to(keep).contiguous()
     save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
 
@@ -229,7 +260,7 @@ class Margins:
     """How close the routers of one pass came to another choice: hooks see what they were given."""
 
     def __init__(self, model):
-        self.config, self.seen, self.hooks = model.config, [], []
+        self.config, self.seen, self.near, self.hooks = model.config, [], [], []
         for module in model.modules():
             if "Router" in type(module).__name__:
                 self.hooks.append(module.register_forward_hook(self.keep))
@@ -247,6 +278,8 @@ class Margins:
         if bias is None and len(inputs) > 1:
             bias = inputs[1]
         scores = scores + (0 if bias is None else bias.reshape(1, -1).double())
+        if self.config.model_type == "phimoe":
+            self.near.append(self.of_mixer(logits.detach().numpy()))
         self.seen.append(scores.detach().numpy())
 
     def take(self):
@@ -261,7 +294,19 @@ class Margins:
             ranked = -np.sort(-scores, -1)
             if k < ranked.shape[-1]:
                 margin = np.minimum(margin, ranked[:, k - 1] - ranked[:, k])
-        self.seen = []
+        for near in self.near:
+            margin = np.minimum(margin, near)
+        self.seen, self.near = [], []
+        return margin
+
+    def of_mixer(self, logits):
+        """How close an output is to the bound below which it does not count, of either rank."""
+        left, margin = logits.copy(), np.ones(len(logits))
+        for _ in range(2):
+            top = left.max(-1, keepdims=True)
+            ratio = (top - logits) / np.maximum(np.abs(logits), top)
+            margin = np.minimum(margin, np.abs(ratio - 2 * self.config.router_jitter_noise).min(-1))
+            left[np.arange(len(left)), left.argmax(-1)] = -np.inf
         return margin
 
     def of_groups(self, scores, groups):

@@ -4,6 +4,7 @@
  */
 #include "engine/forward/cpu/cpu.h"
 
+#include <math.h>
 #include <string.h>
 
 #include "engine/forward/cpu/cpu_int.h"
@@ -47,9 +48,39 @@ static void embed(struct mp_compute *c)
     mp_cpu_scale(c->engine->state.x, c->engine->config.model->embed_scale, batch->count * H);
 }
 
+/* With a bias it is LayerNorm. */
+static void layernorm(float *out, const float *x, const struct mp_norm *norm, size_t count,
+                      float eps)
+{
+    double mean = 0, square = 0;
+    float scale;
+
+    for (size_t i = 0; i < count; i++)
+        mean += (double)x[i];
+    mean /= (double)count;
+    for (size_t i = 0; i < count; i++)
+        square += ((double)x[i] - mean) * ((double)x[i] - mean);
+    scale = (float)(1 / sqrt(square / (double)count + (double)eps));
+    for (size_t i = 0; i < count; i++)
+        out[i] = (x[i] - (float)mean) * scale * norm->w[i] + norm->bias[i];
+}
+
+void mp_cpu_norm(const struct mp_engine *engine, float *out, const float *x,
+                 const struct mp_norm *norm, size_t rows)
+{
+    const size_t H = engine->config.model->hidden;
+    const float eps = engine->config.model->norm_eps;
+
+    if (norm->bias == NULL)
+        engine->config.kernels->rmsnorm(out, H, x, H, norm->w, H, rows, eps);
+    for (size_t r = 0; norm->bias != NULL && r < rows; r++)
+        layernorm(out + r * H, x + r * H, norm, H, eps);
+}
+
 struct norm_job {
     const struct mp_engine *engine;
-    const float *x, *w;
+    const float *x;
+    const struct mp_norm *norm;
     float *out;
 };
 
@@ -59,13 +90,15 @@ static void norm_token(void *ctx, uint64_t t, unsigned thread)
     const size_t H = job->engine->config.model->hidden;
 
     (void)thread;
-    job->engine->config.kernels->rmsnorm(job->out + t * H, H, job->x + t * H, H, job->w, H, 1,
-                                         job->engine->config.model->norm_eps);
+    mp_cpu_norm(job->engine, job->out + t * H, job->x + t * H, job->norm, 1);
 }
 
-static void norm(struct mp_compute *c, enum mp_array out, enum mp_array in, const float *w)
+static void norm(struct mp_compute *c, enum mp_array out, enum mp_array in,
+                 const struct mp_norm *norm)
 {
-    struct norm_job job = { .engine = c->engine, .x = array(c, in), .w = w, .out = array(c, out) };
+    struct norm_job job = {
+        .engine = c->engine, .x = array(c, in), .norm = norm, .out = array(c, out)
+    };
 
     mp_cpu_each_token(c->engine, norm_token, &job, c->engine->tokens);
 }
@@ -113,7 +146,7 @@ static void ffn(struct mp_compute *c, const struct mp_ffn *ffn, enum mp_array in
                                  engine->tokens * hidden(c));
 }
 
-static void pick(struct mp_compute *c, const float *norm, uint32_t wanted)
+static void pick(struct mp_compute *c, const struct mp_norm *norm, uint32_t wanted)
 {
     const struct mp_batch *batch = c->engine->batch;
     const struct mp_state *s = &c->engine->state;
@@ -125,8 +158,7 @@ static void pick(struct mp_compute *c, const float *norm, uint32_t wanted)
             memcpy(s->xe + picked++ * H, s->x + t * H, H * sizeof(float));
     }
     mp_assert(picked == wanted);
-    c->engine->config.kernels->rmsnorm(s->xe, H, s->xe, H, norm, H, wanted,
-                                       c->engine->config.model->norm_eps);
+    mp_cpu_norm(c->engine, s->xe, s->xe, norm, wanted);
 }
 
 static enum mp_status result(struct mp_compute *c, uint32_t wanted)
@@ -171,6 +203,7 @@ static const struct mp_compute_ops ops = {
     .split_gate = mp_cpu_split_gate,
     .apply_gate = mp_cpu_apply_gate,
     .delta = mp_cpu_delta,
+    .short_conv = mp_cpu_short_conv,
     .store = mp_cpu_store,
     .attend = mp_cpu_attend,
     .forget = mp_cpu_forget,

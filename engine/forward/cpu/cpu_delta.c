@@ -9,10 +9,8 @@
 #include <string.h>
 
 #include "engine/forward/cpu/cpu_int.h"
-#include "engine/forward/recurrent.h"
 
 #define L2_EPS 1e-6f
-#define CHANNELS_ONCE 256 /* of the convolution in one part */
 #define DIM_MAX 1024
 
 struct delta_job {
@@ -21,9 +19,7 @@ struct delta_job {
     const struct mp_delta_weights *w;
     size_t width; /* of a row: channels, gates, shares, times */
     float *rows;  // (T, width)
-    bool *first;  // (T): the first token of its sequence in this batch
-    const float *before[64];
-    float *after[64];
+    struct mp_cpu_states states;
 };
 
 /* Queries, keys, values and gates, by key head in the file, one after the other. */
@@ -75,40 +71,25 @@ static void project(const struct delta_job *job)
                   job->rows + t * width);
 }
 
-/* Some channels of all tokens: silu of what the last tokens weigh. The state has the inputs of the
- * tokens before, the oldest first. */
+/* Some channels of all tokens: silu of what the last tokens weigh. */
 static void convolve(void *ctx, uint64_t part, unsigned thread)
 {
     const struct delta_job *job = ctx;
     const struct mp_engine *engine = job->c->engine;
-    const size_t C = mp_delta_channels(job->d), old = job->d->conv - 1;
-    const size_t first = part * CHANNELS_ONCE;
-    const size_t count = C - first < CHANNELS_ONCE ? C - first : CHANNELS_ONCE;
-    float sum[CHANNELS_ONCE], ones[CHANNELS_ONCE];
+    const size_t C = mp_delta_channels(job->d), first = part * MP_CONV_CHANNELS;
+    const size_t count = C - first < MP_CONV_CHANNELS ? C - first : MP_CONV_CHANNELS;
+    float sum[MP_CONV_CHANNELS], ones[MP_CONV_CHANNELS];
 
     (void)thread;
     for (size_t i = 0; i < count; i++)
         ones[i] = 1;
     for (size_t t = 0; t < engine->tokens; t++) {
-        const uint32_t sequence = engine->batch->sequence[t];
-        float *after = job->after[sequence] + first, *x = job->rows + t * job->width + first;
-        const float *before = job->before[sequence], *w = job->w->conv + first * job->d->conv;
+        float *x = job->rows + t * job->width + first;
+        const struct mp_conv_part taps = {
+            job->w->conv + first * job->d->conv, job->d->conv, C, first, count,
+        };
 
-        for (size_t j = 0; job->first[t] && j < old; j++) {
-            if (before != NULL)
-                memcpy(after + j * C, before + j * C + first, count * sizeof(float));
-            else
-                memset(after + j * C, 0, count * sizeof(float));
-        }
-        for (size_t i = 0; i < count; i++) {
-            sum[i] = 0;
-            for (size_t j = 0; j < old; j++)
-                sum[i] += w[i * job->d->conv + j] * after[j * C + i];
-            sum[i] += w[i * job->d->conv + old] * x[i];
-        }
-        for (size_t j = 0; j + 1 < old; j++)
-            memcpy(after + j * C, after + (j + 1) * C, count * sizeof(float));
-        memcpy(after + (old - 1) * C, x, count * sizeof(float));
+        mp_cpu_convolve(engine, &job->states, t, &taps, x, sum);
         engine->config.kernels->silu_mul(sum, ones, count);
         memcpy(x, sum, count * sizeof(float));
     }
@@ -173,38 +154,15 @@ static void run_head(void *ctx, uint64_t head, unsigned thread)
 
     (void)thread;
     for (size_t t = 0; t < engine->tokens; t++) {
-        const uint32_t sequence = engine->batch->sequence[t];
-        const float *before = job->before[sequence];
-        float *state = job->after[sequence] + at, *row = job->rows + t * job->width;
+        float *state = mp_cpu_state(engine, &job->states, t, at, size);
+        float *row = job->rows + t * job->width;
         float *value = row + 2 * (size_t)mp_delta_keys(d) + head * W;
 
-        if (job->first[t] && before != NULL)
-            memcpy(state, before + at, size * sizeof(float));
-        if (job->first[t] && before == NULL)
-            memset(state, 0, size * sizeof(float));
         step_head(job, row, head, state);
         engine->config.kernels->rmsnorm(value, W, value, W, job->w->norm, W, 1,
                                         engine->config.model->norm_eps);
         engine->config.kernels->silu_mul(row + C + head * W, value, W);
         memcpy(engine->state.att + t * V + head * W, row + C + head * W, W * sizeof(float));
-    }
-}
-
-/* Where states are, and which tokens begin with them. */
-static void open_states(struct delta_job *job, uint32_t layer)
-{
-    struct mp_engine *engine = job->c->engine;
-    const struct mp_batch *batch = engine->batch;
-    uint32_t count[64] = { 0 };
-
-    for (uint32_t t = 0; t < batch->count; t++)
-        job->first[t] = count[batch->sequence[t]]++ == 0;
-    for (uint32_t t = 0; t < batch->count; t++) {
-        const uint32_t s = batch->sequence[t];
-
-        if (job->first[t])
-            mp_recurrent_open(engine, layer, s, batch->position[t], count[s], &job->before[s],
-                              &job->after[s]);
     }
 }
 
@@ -218,13 +176,12 @@ void mp_cpu_delta(struct mp_compute *c, uint32_t layer)
         .w = &c->weights->layers[layer].delta,
         .width = mp_delta_channels(d) + mp_delta_values(d) + 2 * (size_t)d->value_heads,
         .rows = engine->state.delta,
-        .first = engine->state.first,
     };
 
-    open_states(&job, layer);
+    mp_cpu_open_states(engine, layer, &job.states);
     project(&job);
     mp_pool_run(engine->config.pool, convolve, &job,
-                (mp_delta_channels(d) + CHANNELS_ONCE - 1) / CHANNELS_ONCE);
+                (mp_delta_channels(d) + MP_CONV_CHANNELS - 1) / MP_CONV_CHANNELS);
     mp_pool_run(engine->config.pool, run_head, &job, d->value_heads);
 }
 

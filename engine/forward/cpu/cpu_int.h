@@ -2,9 +2,11 @@
 #define MP_CPU_INT_H
 
 #include "engine/forward/engine_int.h"
+#include "engine/forward/recurrent.h"
 
 /* Shared by cpu.c (the operations), cpu_attention.c, cpu_latent.c, cpu_router.c, cpu_experts.c,
- * cpu_products.c (matrix products on the pool) , cpu_transposed.c and cpu_delta.c. */
+ * cpu_products.c (matrix products on the pool) , cpu_transposed.c, cpu_delta.c and
+ * cpu_short_conv.c. */
 
 /*
  * One feed-forward network with its input, or one slice of one: its rows of gate and up and its
@@ -45,18 +47,53 @@ void mp_cpu_each_token(struct mp_engine *engine,
                        void (*fn)(void *ctx, uint64_t token, unsigned thread), void *ctx,
                        size_t tokens);
 
+/* out := norm(x), (rows, H) both; out may be x. */
+void mp_cpu_norm(const struct mp_engine *engine, float *out, const float *x,
+                 const struct mp_norm *norm, size_t rows);
+
 /* x[i] *= scale; no effect if scale is 1. */
 void mp_cpu_scale(float *x, float scale, size_t count);
 
+/* The recurrent states of the batch's sequences before and after it (engine/forward/recurrent.h),
+ * and which tokens are the first of theirs. */
+struct mp_cpu_states {
+    bool *first; // (T)
+    const float *before[MP_RECURRENT_SEQUENCES];
+    float *after[MP_RECURRENT_SEQUENCES];
+};
+
+void mp_cpu_open_states(struct mp_engine *engine, uint32_t layer, struct mp_cpu_states *states);
+
+/* The `count` floats behind `at` of a token's state: where it is the sequence's first, the state
+ * begins with what was before. */
+float *mp_cpu_state(const struct mp_engine *engine, const struct mp_cpu_states *states, size_t t,
+                    size_t at, size_t count);
+
+/* Channels of a convolution that one part of its work has. */
+#define MP_CONV_CHANNELS 256u
+
+struct mp_conv_part {
+    const float *w;      // (count, taps)
+    size_t taps;         /* tokens that it sees */
+    size_t width;        /* channels of all parts */
+    size_t first, count; /* channels of this one */
+};
+
+/* out(count) := token t's convolution of its input x(count). The state begins with the inputs of
+ * the tokens before, (taps - 1, width), the oldest first; x becomes the last one. */
+void mp_cpu_convolve(const struct mp_engine *engine, const struct mp_cpu_states *states, size_t t,
+                     const struct mp_conv_part *part, const float *x, float *out);
+
 /* Operations of struct mp_compute_ops. */
-void mp_cpu_route(struct mp_compute *c, uint32_t layer, enum mp_array in, const float *norm,
-                  float *scores);
+void mp_cpu_route(struct mp_compute *c, uint32_t layer, enum mp_array in,
+                  const struct mp_norm *norm, float *scores);
 void mp_cpu_weigh(struct mp_compute *c, const uint32_t *experts, float *weights);
 void mp_cpu_latent(struct mp_compute *c, uint32_t layer);
 void mp_cpu_latent_values(struct mp_compute *c, uint32_t layer);
 void mp_cpu_split_gate(struct mp_compute *c);
 void mp_cpu_apply_gate(struct mp_compute *c);
 void mp_cpu_delta(struct mp_compute *c, uint32_t layer);
+void mp_cpu_short_conv(struct mp_compute *c, uint32_t layer);
 void mp_cpu_store(struct mp_compute *c, uint32_t layer);
 void mp_cpu_attend(struct mp_compute *c, uint32_t layer);
 void mp_cpu_forget(struct mp_compute *c, uint32_t layer);

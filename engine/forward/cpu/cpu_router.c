@@ -2,7 +2,8 @@
  * Routers on the CPU: what experts are chosen by, and what the chosen ones are weighed by. In most
  * families both are the softmax of the router's outputs. Others choose by scores with a bias that
  * training has balanced the experts with, from the best groups of experts, and weigh by the scores
- * alone, which then stay in state.gates until the layer's experts are chosen.
+ * alone, or by the outputs around each expert's; these then stay in state.gates until the layer's
+ * experts are chosen.
  */
 #include <math.h>
 #include <string.h>
@@ -68,6 +69,27 @@ static void select_token(const struct mp_engine *engine, uint32_t layer, float *
         leave_groups(m, scores);
 }
 
+/*
+ * The weight of an expert of one rank: its share of the softmax over what earlier ranks have left
+ * and what is not much lower than its own output.
+ */
+static float mixer_weight(const struct mp_model_config *m, const float *outputs,
+                          const uint32_t *experts, size_t rank)
+{
+    const float top = outputs[experts[rank]];
+    float sum = 0;
+
+    for (uint32_t e = 0; e < m->experts; e++) {
+        const float size = fabsf(outputs[e]) > top ? fabsf(outputs[e]) : top;
+        bool counts = e == experts[rank] || !((top - outputs[e]) / size > 2 * m->mixer_eps);
+
+        for (size_t r = 0; r < rank; r++)
+            counts &= e != experts[r];
+        sum += counts ? expf(outputs[e] - top) : 0;
+    }
+    return 1 / sum;
+}
+
 /* The scores of experts; what they are weighed by goes to `gates`, unless that is NULL. */
 static void route(struct mp_engine *engine, uint32_t layer, const float *x, float *scores,
                   float *gates)
@@ -80,7 +102,9 @@ static void route(struct mp_engine *engine, uint32_t layer, const float *x, floa
     };
 
     mp_cpu_multiply(engine, &product, 1, engine->tokens);
-    if (m->router == MP_ROUTER_SOFTMAX)
+    if (gates != NULL && m->router == MP_ROUTER_MIXER)
+        memcpy(gates, scores, count * sizeof(float));
+    if (m->router != MP_ROUTER_SIGMOID)
         engine->config.kernels->softmax(scores, m->experts, m->experts, engine->tokens);
     if (m->router == MP_ROUTER_SIGMOID) {
         for (size_t i = 0; i < count; i++)
@@ -88,7 +112,7 @@ static void route(struct mp_engine *engine, uint32_t layer, const float *x, floa
     }
     if (!mp_model_config_selects(m))
         return;
-    if (gates != NULL)
+    if (gates != NULL && m->router != MP_ROUTER_MIXER)
         memcpy(gates, scores, count * sizeof(float));
     for (uint32_t t = 0; t < engine->tokens; t++)
         select_token(engine, layer, scores + (size_t)t * m->experts);
@@ -100,16 +124,14 @@ void mp_cpu_router(struct mp_engine *engine, uint32_t layer, const float *x, flo
 }
 
 /* With `norm` it is a prediction. */
-void mp_cpu_route(struct mp_compute *c, uint32_t layer, enum mp_array in, const float *norm,
-                  float *scores)
+void mp_cpu_route(struct mp_compute *c, uint32_t layer, enum mp_array in,
+                  const struct mp_norm *norm, float *scores)
 {
-    const struct mp_model_config *m = c->engine->config.model;
     const struct mp_state *s = &c->engine->state;
     const float *x = s->array[in];
-    const size_t H = m->hidden;
 
     if (norm != NULL)
-        c->engine->config.kernels->rmsnorm(s->xe, H, x, H, norm, H, c->engine->tokens, m->norm_eps);
+        mp_cpu_norm(c->engine, s->xe, x, norm, c->engine->tokens);
     route(c->engine, layer, norm != NULL ? s->xe : x, scores, norm == NULL ? s->gates : NULL);
 }
 
@@ -120,6 +142,11 @@ void mp_cpu_weigh(struct mp_compute *c, const uint32_t *experts, float *weights)
 
     if (!mp_model_config_selects(m))
         return;
-    for (size_t i = 0; i < rows; i++)
-        weights[i] = c->engine->state.gates[i / R * m->experts + experts[i]];
+    for (size_t i = 0; i < rows; i++) {
+        const float *gates = c->engine->state.gates + i / R * m->experts;
+
+        weights[i] = m->router == MP_ROUTER_MIXER
+                         ? mixer_weight(m, gates, experts + i / R * R, i % R)
+                         : gates[experts[i]];
+    }
 }

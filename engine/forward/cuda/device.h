@@ -171,8 +171,8 @@ struct mp_cuda_matmul mp_device_product(const struct mp_view *w, const float *bi
 void mp_device_multiply(struct mp_device *device, const struct mp_view *w, const float *bias,
                         mp_cu_ptr x, mp_cu_ptr y, uint32_t tokens, bool accumulate);
 /* out := norm(x) w, both (tokens, H) */
-void mp_device_norm(struct mp_device *device, mp_cu_ptr out, mp_cu_ptr x, const float *w,
-                    uint32_t tokens);
+void mp_device_norm(struct mp_device *device, mp_cu_ptr out, mp_cu_ptr x,
+                    const struct mp_norm *norm, uint32_t tokens);
 /* y (+)= down(silu(gate x) * up x); uses state.gate and state.up */
 void mp_device_ffn(struct mp_device *device, const struct mp_ffn *ffn, mp_cu_ptr x, mp_cu_ptr y,
                    bool accumulate);
@@ -189,13 +189,14 @@ void mp_device_read_result(struct mp_device *device, uint32_t wanted);
  * shared expert's, weighted by state.weight. */
 void mp_device_open_layer(struct mp_compute *c, uint32_t moe_layer);
 void mp_device_compute_router(struct mp_compute *c, uint32_t layer, enum mp_array in,
-                              const float *norm, float *scores);
+                              const struct mp_norm *norm, float *scores);
 enum mp_status mp_device_read_scores(struct mp_compute *c, float *scores) MP_MUST_CHECK;
 void mp_device_shared(struct mp_compute *c, uint32_t layer);
 void mp_device_compute_combine(struct mp_compute *c, const float *weights);
 void mp_device_combine_done(struct mp_compute *c, const float *weights);
 void mp_device_router(struct mp_device *device, uint32_t layer, mp_cu_ptr x, mp_cu_ptr scores);
-void mp_device_gate(struct mp_device *device, uint32_t layer, mp_cu_ptr x, const float *norm);
+void mp_device_gate(struct mp_device *device, uint32_t layer, mp_cu_ptr x,
+                    const struct mp_norm *norm);
 void mp_device_combine(struct mp_device *device, mp_cu_ptr x, mp_cu_ptr rank);
 
 /* device_executors.c. Make the list of executors from the engine's costs. in_place: the device can

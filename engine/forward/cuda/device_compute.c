@@ -110,13 +110,13 @@ void mp_device_multiply(struct mp_device *device, const struct mp_view *w, const
         keep_error(device, mp_gemm_matmul(device->gemm, mp_device_stream(device), &params));
 }
 
-void mp_device_norm(struct mp_device *device, mp_cu_ptr out, mp_cu_ptr x, const float *w,
-                    uint32_t tokens)
+void mp_device_norm(struct mp_device *device, mp_cu_ptr out, mp_cu_ptr x,
+                    const struct mp_norm *norm, uint32_t tokens)
 {
     const struct mp_model_config *m = device->engine->config.model;
     const struct mp_cuda_rmsnorm params = {
         .x = x,
-        .w = address(w),
+        .w = address(norm->w),
         .out = out,
         .width = m->hidden,
         .tokens = tokens,
@@ -216,11 +216,13 @@ static void embed(struct mp_compute *c)
 
 /* ---- of every layer */
 
-static void norm(struct mp_compute *c, enum mp_array out, enum mp_array in, const float *w)
+static void norm(struct mp_compute *c, enum mp_array out, enum mp_array in,
+                 const struct mp_norm *norm)
 {
     struct mp_device *device = mp_device_of(c);
 
-    mp_device_norm(device, device->state.array[out], device->state.array[in], w, c->engine->tokens);
+    mp_device_norm(device, device->state.array[out], device->state.array[in], norm,
+                   c->engine->tokens);
 }
 
 static void project(struct mp_compute *c, const struct mp_projection *list, uint32_t count,
@@ -316,7 +318,7 @@ static void ffn(struct mp_compute *c, const struct mp_ffn *ffn, enum mp_array in
 
 /* ---- the result */
 
-static void pick(struct mp_compute *c, const float *norm, uint32_t wanted)
+static void pick(struct mp_compute *c, const struct mp_norm *norm, uint32_t wanted)
 {
     struct mp_device *device = mp_device_of(c);
     const struct mp_device_state *s = &device->state;

@@ -57,7 +57,7 @@ static enum mp_status gate_scores(struct mp_device *device, uint32_t moe_layer, 
     enum mp_status status;
 
     mp_device_gate(device, layer, kept_x(device, moe_layer),
-                   device->weights.layers[layer].ffn_norm);
+                   &device->weights.layers[layer].ffn_norm);
     status = mp_device_read_scores(&device->compute, scores);
     if (status == MP_OK)
         mp_engine_note_predicted(engine, start_ns);
@@ -82,7 +82,7 @@ static enum mp_status done_source_scores(void *ctx, uint32_t moe_layer, uint32_t
     }
     if (!engine->predict.input_here)
         mp_device_norm(device, device->state.xn, kept_x(device, moe_layer),
-                       device->weights.layers[engine->layer_of[moe_layer]].ffn_norm,
+                       &device->weights.layers[engine->layer_of[moe_layer]].ffn_norm,
                        engine->tokens);
     return device->graphs->host_ops.source_scores(ctx, moe_layer, target_layer, source, scores);
 }

@@ -34,7 +34,8 @@ void mp_device_router(struct mp_device *device, uint32_t layer, mp_cu_ptr x, mp_
     mp_device_launch(device, MP_CUDA_KERNEL_softmax, &softmax);
 }
 
-void mp_device_gate(struct mp_device *device, uint32_t layer, mp_cu_ptr x, const float *norm)
+void mp_device_gate(struct mp_device *device, uint32_t layer, mp_cu_ptr x,
+                    const struct mp_norm *norm)
 {
     const struct mp_device_state *s = &device->state;
 
@@ -44,7 +45,7 @@ void mp_device_gate(struct mp_device *device, uint32_t layer, mp_cu_ptr x, const
 
 /* They stay on the device until they are read. */
 void mp_device_compute_router(struct mp_compute *c, uint32_t layer, enum mp_array in,
-                              const float *norm, float *scores)
+                              const struct mp_norm *norm, float *scores)
 {
     struct mp_device *device = mp_device_of(c);
     const struct mp_device_state *s = &device->state;

@@ -56,6 +56,10 @@ struct mp_arch_keys {
         *delta; /* gated delta networks: heads of keys; the other keys are the same everywhere */
     const char *kv_rank;    /* latent attention, with the keys that are its own everywhere */
     const char *drafting;   /* of GGUF files: layers behind the others, which draft tokens */
+    const char *short_conv; /* tokens that a short convolution sees */
+    const char *norm_eps;   /* NULL: "rms_norm_eps" */
+    const char *tied;       /* goes before "tie_word_embeddings" */
+    struct mp_arch_number mixer_eps; /* as in struct mp_model_config */
     const char *rotary_dim; /* elements of a head that are rotated, or as a share of the head */
     struct mp_arch_number rotary_share;
 };
@@ -71,7 +75,8 @@ struct mp_arch_refusal {
 
 struct mp_arch_switches {
     struct mp_arch_switch qkv_bias, o_bias, qk_norm, norm_topk; /* as in struct mp_model_config */
-    struct mp_arch_switch window;                               /* is "sliding_window" in use? */
+    struct mp_arch_switch head_bias, select_bias;
+    struct mp_arch_switch window; /* is "sliding_window" in use? */
 };
 
 /* `other`: the name in other versions of the library; it is used if the model has it. */
@@ -128,9 +133,11 @@ struct mp_arch {
     X(glm4_moe_lite)    \
     X(gpt_oss)          \
     X(granitemoe)       \
+    X(lfm2_moe)         \
     X(minimax_m2)       \
     X(mixtral)          \
     X(olmoe)            \
+    X(phimoe)           \
     X(qwen2_moe)        \
     X(qwen3_5_moe)      \
     X(qwen3_5_moe_text) \

@@ -56,6 +56,40 @@ static void scaled_positions_are_read(void)
                   "key 'beta_slow' in 'config.json': got 32, need less than beta_fast 32");
 }
 
+/* Divisors of every frequency, for texts of the length that the model was trained with and longer.
+ */
+static void factors_of_frequencies_are_read(void)
+{
+#define FOUR "[1,1.5,2,4]"
+#define SHORT_HEADS "{\"head_dim\":8,\"original_max_position_embeddings\":4096,\"rope_scaling\":"
+    struct mp_rope r = parse_ok(mixtral,
+                                SHORT_HEADS "{\"type\":\"longrope\",\"short_factor\":" FOUR
+                                            ",\"long_factor\":[3,5,7,9]}}",
+                                NULL)
+                           .rope;
+
+    CHECK(r.kind == MP_ROPE_LONG && r.original == 4096);
+    CHECK(r.factors[0][0] == 1 && r.factors[0][3] == 4);
+    CHECK(r.factors[1][0] == 3 && r.factors[1][3] == 9);
+    CHECK(fabs(r.magnitude - 1.1180339887498949) < 1e-12 && r.long_magnitude == r.magnitude);
+    r = parse_ok(mixtral,
+                 SHORT_HEADS "{\"type\":\"longrope\",\"short_factor\":" FOUR
+                             ",\"long_factor\":" FOUR
+                             ",\"short_mscale\":1.25,\"long_mscale\":1.75}}",
+                 NULL)
+            .rope;
+    CHECK(r.magnitude == 1.25 && r.long_magnitude == 1.75);
+    check_refused(mixtral, SHORT_HEADS "{\"type\":\"longrope\",\"short_factor\":[1,2]}}", NULL,
+                  "E_CONFIG",
+                  "key 'short_factor' in 'config.json': got 2 numbers, need one for each of 4 "
+                  "rotated pairs of a head");
+    check_refused(mixtral,
+                  SHORT_HEADS "{\"type\":\"longrope\",\"short_factor\":" FOUR
+                              ",\"long_factor\":[1,2,0,4]}}",
+                  NULL, "E_CONFIG",
+                  "key 'long_factor' in 'config.json': got 0, need numbers from 1e-6 to 1e6");
+}
+
 static void windows_are_read_by_layer(void)
 {
     struct mp_model_config c = parse_ok(mixtral, "{\"sliding_window\":4096}", NULL);
@@ -196,6 +230,7 @@ static void groups_of_deepseek_v2_may_not_be_used(void)
 
 int main(void)
 {
+    RUN(factors_of_frequencies_are_read);
     RUN(windows_are_read_by_layer);
     RUN(scaled_positions_are_read);
     RUN(routers_of_other_families_are_read);

@@ -116,16 +116,16 @@ static void rope_in_every_place_where_it_is_written(void)
     check_refused(
         qwen3, "{\"rope_parameters\":{\"rope_theta\":1000000000001}}", NULL, "E_JSON_RANGE",
         "key 'rope_theta' in 'config.json': got 1000000000001, need a number from 1 to 1e+12");
-    check_refused(mixtral, "{\"rope_scaling\":{\"type\":\"longrope\",\"factor\":4}}", NULL,
+    check_refused(mixtral, "{\"rope_scaling\":{\"type\":\"dynamic\",\"factor\":4}}", NULL,
                   "E_UNSUPPORTED",
-                  "key 'type' in 'config.json': got 'longrope', this engine supports 'default', "
-                  "'linear', 'llama3' and 'yarn' only");
+                  "key 'type' in 'config.json': got 'dynamic', this engine supports 'default', "
+                  "'linear', 'llama3', 'yarn' and 'longrope' only");
     check_refused(mixtral, "{\"rope_scaling\":{\"factor\":4}}", NULL, "E_UNSUPPORTED",
                   "key 'factor' in 'config.json': got 4, this engine supports scaling with a "
                   "'rope_type' only");
     check_refused(mixtral, "{\"rope_parameters\":{\"rope_type\":3}}", NULL, "E_UNSUPPORTED",
                   "key 'rope_type' in 'config.json': got 3, this engine supports 'default', "
-                  "'linear', 'llama3' and 'yarn' only");
+                  "'linear', 'llama3', 'yarn' and 'longrope' only");
     check_refused(mixtral, "{\"rope_parameters\":{\"full_attention\":{\"rope_theta\":1e4}}}", NULL,
                   "E_UNSUPPORTED",
                   "key 'rope_parameters' in 'config.json': got an object, this engine supports "
@@ -137,11 +137,11 @@ static void rope_in_every_place_where_it_is_written(void)
                   "key 'rope_theta' in 'config.json': got 0, need a number from 1 to 1e+12");
 }
 
-#define FAMILIES                                                                                  \
-    "DeepseekV2ForCausalLM, DeepseekV3ForCausalLM, Ernie4_5_MoeForCausalLM, Glm4MoeForCausalLM, " \
-    "Glm4MoeLiteForCausalLM, GptOssForCausalLM, GraniteMoeForCausalLM, MiniMaxM2ForCausalLM, "    \
-    "MixtralForCausalLM, OlmoeForCausalLM, Qwen2MoeForCausalLM, "                                 \
-    "Qwen3_5MoeForConditionalGeneration, Qwen3_5MoeForCausalLM, Qwen3MoeForCausalLM, "            \
+#define FAMILIES                                                                                                   \
+    "DeepseekV2ForCausalLM, DeepseekV3ForCausalLM, Ernie4_5_MoeForCausalLM, Glm4MoeForCausalLM, "                  \
+    "Glm4MoeLiteForCausalLM, GptOssForCausalLM, GraniteMoeForCausalLM, Lfm2MoeForCausalLM, MiniMaxM2ForCausalLM, " \
+    "MixtralForCausalLM, OlmoeForCausalLM, PhimoeForCausalLM, Qwen2MoeForCausalLM, "                               \
+    "Qwen3_5MoeForConditionalGeneration, Qwen3_5MoeForCausalLM, Qwen3MoeForCausalLM, "                             \
     "Qwen3NextForCausalLM"
 
 #define QUANTISED(got)                                                               \

@@ -78,14 +78,14 @@ static void mixtral_in_one_file(void)
     CHECK_EQ(w->layers[1].first_unit, 3);
     check_view(&model, &w->embed, "model.embed_tokens.weight");
     check_view(&model, &w->head, "lm_head.weight");
-    check_vector(&model, w->final_norm, "model.norm.weight");
+    check_vector(&model, w->final_norm.w, "model.norm.weight");
     check_view(&model, &w->layers[1].q, "model.layers.1.self_attn.q_proj.weight");
     check_view(&model, &w->layers[1].k, "model.layers.1.self_attn.k_proj.weight");
     check_view(&model, &w->layers[1].v, "model.layers.1.self_attn.v_proj.weight");
     check_view(&model, &w->layers[1].o, "model.layers.1.self_attn.o_proj.weight");
     check_view(&model, &w->layers[1].router, "model.layers.1.block_sparse_moe.gate.weight");
-    check_vector(&model, w->layers[1].attn_norm, "model.layers.1.input_layernorm.weight");
-    check_vector(&model, w->layers[1].ffn_norm, "model.layers.1.post_attention_layernorm.weight");
+    check_vector(&model, w->layers[1].attn_norm.w, "model.layers.1.input_layernorm.weight");
+    check_vector(&model, w->layers[1].ffn_norm.w, "model.layers.1.post_attention_layernorm.weight");
     CHECK(w->layers[0].q_bias == NULL && w->layers[0].q_norm == NULL);
     CHECK(w->layers[0].shared.gate.data == NULL && w->layers[0].dense.gate.data == NULL);
     check_piece(&model, &opened, 5, MP_PIECE_GATE,
@@ -212,7 +212,7 @@ static void M19_data_at_odd_addresses(void)
         tiny_write_shard(dir, "model.safetensors", &model, 0, model.count, pad);
         CHECK_EQ(load(dir, NULL, &opened), MP_OK);
         check_view(&model, &opened.weights->embed, "model.embed_tokens.weight");
-        check_vector(&model, opened.weights->final_norm, "model.norm.weight");
+        check_vector(&model, opened.weights->final_norm.w, "model.norm.weight");
         check_piece(&model, &opened, 3, MP_PIECE_GATE,
                     "model.layers.1.mlp.experts.0.gate_proj.weight", 0, 40);
         unload(&opened);

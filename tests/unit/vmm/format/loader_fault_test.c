@@ -63,7 +63,7 @@ static uint64_t weights_hash(const struct mp_weights *weights)
         hash = (hash ^ element) * 0x100000001b3u;
     }
     for (unsigned i = 0; i < 8; i++)
-        hash = (hash ^ (uint64_t)(weights->layers[1].ffn_norm[i] * 64)) * 0x100000001b3u;
+        hash = (hash ^ (uint64_t)(weights->layers[1].ffn_norm.w[i] * 64)) * 0x100000001b3u;
     return hash;
 }
 
