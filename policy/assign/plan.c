@@ -76,22 +76,51 @@ uint64_t mp_assign_span_ns(const struct mp_assign_facts *facts, const uint32_t *
     return span_of(&schedule);
 }
 
-/* Who is done first with an absent expert? */
+/* Who is done first with an absent expert, the helper left out? */
 static uint32_t quickest(const struct schedule *schedule, const struct mp_assign_facts *facts,
-                         uint32_t i)
+                         uint32_t i, uint64_t *end_p)
 {
+    const uint32_t helper = mp_costs_helper(facts->costs);
     uint32_t best = MP_EXECUTOR_HOME;
-    uint64_t link, best_end = end_of(schedule, facts, i, best, &link);
+    uint64_t link;
 
+    *end_p = end_of(schedule, facts, i, best, &link);
     for (uint32_t x = 1; x < facts->costs->executor_count; x++) {
         const uint64_t end = end_of(schedule, facts, i, x, &link);
 
-        if (mp_executor_is_known(&facts->costs->executors[x]) && end < best_end) {
+        if (x != helper && mp_executor_is_known(&facts->costs->executors[x]) && end < *end_p) {
             best = x;
-            best_end = end;
+            *end_p = end;
         }
     }
     return best;
+}
+
+/* Absent experts from both ends: a load takes as long for many tokens as for few, so the link gets
+ * those with most tokens and the helper those with fewest. The end moves whose expert is done
+ * first. */
+static void share_cold(const struct mp_assign_facts *facts, const uint32_t *order, uint32_t cold,
+                       struct schedule *schedule, uint32_t *executors)
+{
+    const uint32_t helper = mp_costs_helper(facts->costs);
+    const bool helps = mp_assign_can_weigh(facts);
+    uint32_t left = 0, right = cold;
+
+    while (left < right) {
+        const uint32_t many = order[left], few = order[right - 1];
+        uint64_t end, link;
+        const uint32_t x = quickest(schedule, facts, many, &end);
+
+        if (helps && end_of(schedule, facts, few, helper, &link) < end) {
+            executors[few] = helper;
+            give(schedule, facts, few, helper);
+            right--;
+        } else {
+            executors[many] = x;
+            give(schedule, facts, many, x);
+            left++;
+        }
+    }
 }
 
 /* When the home executor is done: residents for resident_ns, then what order[] has loaded. */
@@ -170,12 +199,7 @@ uint64_t mp_assign_plan(const struct mp_assign_facts *facts, struct mp_sorter *s
     }
     mp_sorter_sort(scratch->order, facts->count, scratch->key);
     *home_free_ns(&schedule, facts) = resident_ns;
-    for (uint32_t n = 0; n < cold; n++) {
-        const uint32_t i = scratch->order[n];
-
-        executors[i] = quickest(&schedule, facts, i);
-        give(&schedule, facts, i, executors[i]);
-    }
+    share_cold(facts, scratch->order, cold, &schedule, executors);
     if (!mp_assign_can_weigh(facts))
         return span_of(&schedule);
     relieve_home(facts, scratch->order, cold, &schedule, resident_ns, executors);

@@ -41,11 +41,12 @@ void mp_ghost_take(struct mp_ghost *ghost, enum mp_ghost_kind kind,
                    const struct mp_ghost_facts *facts, struct mp_arena *arena)
 {
     const size_t ids = (size_t)facts->layers * facts->experts;
-    const size_t heaped = kind == MP_GHOST_LFU || kind == MP_GHOST_LCP ? ids : 0;
+    const size_t heaped = kind == MP_GHOST_LCP ? ids : 0;
     const size_t listed = kind == MP_GHOST_LAYER_LRU ? ids + facts->layers : 0;
 
     *ghost = (struct mp_ghost){ .kind = kind, .facts = facts };
     ghost->held = mp_arena_take(arena, ids, 1);
+    ghost->attached = mp_arena_take(arena, kind == MP_GHOST_LAYER_LFU ? ids : 0, 1);
     ghost->key = mp_arena_take(arena, heaped, sizeof(double));
     ghost->heap = mp_arena_take(arena, heaped, sizeof(uint32_t));
     ghost->place = mp_arena_take(arena, heaped, sizeof(uint32_t));
@@ -62,13 +63,14 @@ void mp_ghost_take(struct mp_ghost *ghost, enum mp_ghost_kind kind,
 bool mp_ghost_before(const struct mp_ghost *ghost, uint32_t a, uint32_t b)
 {
     const uint64_t *used = ghost->facts->used;
-    const bool keyed = ghost->kind == MP_GHOST_LFU || ghost->kind == MP_GHOST_LCP;
+    const uint64_t *count = ghost->facts->count;
+    const bool counted = ghost->kind == MP_GHOST_LAYER_LFU || ghost->kind == MP_GHOST_STATIC;
 
     mp_assert(a < ghost->facts->layers * ghost->facts->experts);
-    if (keyed && ghost->key[a] != ghost->key[b])
+    if (ghost->kind == MP_GHOST_LCP && ghost->key[a] != ghost->key[b])
         return ghost->key[a] < ghost->key[b];
-    if (ghost->kind == MP_GHOST_STATIC && ghost->facts->count[a] != ghost->facts->count[b])
-        return ghost->facts->count[a] < ghost->facts->count[b];
+    if (counted && count[a] != count[b])
+        return count[a] < count[b];
     return used[a] < used[b] || (used[a] == used[b] && a < b);
 }
 
@@ -121,7 +123,9 @@ static void heap_remove(struct mp_ghost *ghost, uint32_t id)
 
 void mp_ghost_detach(struct mp_ghost *ghost, uint32_t id)
 {
-    if (ghost->kind == MP_GHOST_LAYER_LRU) {
+    if (ghost->kind == MP_GHOST_LAYER_LFU) {
+        ghost->attached[id] = 0;
+    } else if (ghost->kind == MP_GHOST_LAYER_LRU) {
         ghost->next[ghost->previous[id]] = ghost->next[id];
         ghost->previous[ghost->next[id]] = ghost->previous[id];
     } else if (ghost->kind != MP_GHOST_STATIC) {
@@ -134,8 +138,6 @@ static double key_of(const struct mp_ghost *ghost, uint32_t id)
 {
     const struct mp_ghost_facts *facts = ghost->facts;
 
-    if (ghost->kind == MP_GHOST_LFU)
-        return (double)facts->count[id];
     return log((double)facts->count[id]) + facts->fade * (double)facts->pairs[id / facts->experts];
 }
 
@@ -143,7 +145,9 @@ void mp_ghost_attach(struct mp_ghost *ghost, uint32_t id)
 {
     const struct mp_ghost_facts *facts = ghost->facts;
 
-    if (ghost->kind == MP_GHOST_LAYER_LRU) {
+    if (ghost->kind == MP_GHOST_LAYER_LFU) {
+        ghost->attached[id] = 1;
+    } else if (ghost->kind == MP_GHOST_LAYER_LRU) {
         const uint32_t list = facts->layers * facts->experts + id / facts->experts;
 
         ghost->previous[id] = ghost->previous[list];
@@ -161,35 +165,62 @@ static uint32_t share_of(const struct mp_ghost_facts *facts, uint32_t layer)
     return mp_equal_share(facts->slots, facts->layers, layer);
 }
 
-/* The oldest of the layer that should give up an expert: its own if it has its share, else the one
- * that exceeds its share most. */
+/* The layer that should give up an expert: `own` if it has its share, else the one that exceeds its
+ * share most. */
+static uint32_t giving_layer(const struct mp_ghost *ghost, uint32_t own)
+{
+    const struct mp_ghost_facts *facts = ghost->facts;
+    uint32_t layer = own, worst_excess = 0;
+
+    mp_assert(own < facts->layers);
+    if (ghost->in_layer[own] >= share_of(facts, own))
+        return own;
+    for (uint32_t l = 0; l < facts->layers; l++) {
+        const uint32_t share = share_of(facts, l);
+
+        if (ghost->in_layer[l] > share && ghost->in_layer[l] - share > worst_excess) {
+            worst_excess = ghost->in_layer[l] - share;
+            layer = l;
+        }
+    }
+    return layer;
+}
+
 static uint32_t oldest(const struct mp_ghost *ghost, uint32_t own)
 {
     const struct mp_ghost_facts *facts = ghost->facts;
     const uint32_t ids = facts->layers * facts->experts;
-    uint32_t layer = own, worst_excess = 0;
+    uint32_t layer = giving_layer(ghost, own);
 
-    mp_assert(own < facts->layers);
-    if (ghost->in_layer[own] < share_of(facts, own)) {
-        for (uint32_t l = 0; l < facts->layers; l++) {
-            const uint32_t share = share_of(facts, l);
-
-            if (ghost->in_layer[l] > share && ghost->in_layer[l] - share > worst_excess) {
-                worst_excess = ghost->in_layer[l] - share;
-                layer = l;
-            }
-        }
-    }
     for (uint32_t l = 0; ghost->next[ids + layer] == ids + layer && l < facts->layers; l++)
         layer = l; /* all of that one is in use: the first that has something */
     return ghost->next[ids + layer] < ids ? ghost->next[ids + layer] : MP_EXPERT_NONE;
 }
 
+/* The attached expert of first..end-1 that was used least, or MP_EXPERT_NONE. */
+static uint32_t least_used(const struct mp_ghost *ghost, uint32_t first, uint32_t end)
+{
+    uint32_t best = MP_EXPERT_NONE;
+
+    for (uint32_t id = first; id < end; id++) {
+        if (ghost->attached[id] && (best == MP_EXPERT_NONE || mp_ghost_before(ghost, id, best)))
+            best = id;
+    }
+    return best;
+}
+
 static uint32_t victim_of(const struct mp_ghost *ghost, uint32_t id)
 {
+    const uint32_t layers = ghost->facts->layers, experts = ghost->facts->experts;
+    uint32_t layer, victim;
+
     if (ghost->kind == MP_GHOST_LAYER_LRU)
-        return oldest(ghost, id / ghost->facts->experts);
-    return ghost->heap_size > 0 ? ghost->heap[0] : MP_EXPERT_NONE;
+        return oldest(ghost, id / experts);
+    if (ghost->kind == MP_GHOST_LCP)
+        return ghost->heap_size > 0 ? ghost->heap[0] : MP_EXPERT_NONE;
+    layer = giving_layer(ghost, id / experts);
+    victim = least_used(ghost, layer * experts, (layer + 1) * experts);
+    return victim != MP_EXPERT_NONE ? victim : least_used(ghost, 0, layers * experts);
 }
 
 uint32_t mp_ghost_load(struct mp_ghost *ghost, uint32_t id)

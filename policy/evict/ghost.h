@@ -5,17 +5,18 @@
 #include "vmm/base/arena.h"
 
 /*
- * Ghosts (ghost caches): the sets of experts that evict policies layer-lru, lfu and lcp would hold
- * if each had all slots, and a static set. For evict policy `shadow`, which compares their costs.
- * No bytes are moved; a load or a use costs O(log experts).
+ * Ghosts (ghost caches): the sets of experts that evict policies layer-lfu, layer-lru and lcp would
+ * hold if each had all slots, and a static set. For evict policy `shadow`, which compares their
+ * costs. No bytes are moved; a load or a use costs O(log experts), for layer-lfu a load O(experts).
  *
  * Experts of the current batch are detached from the order and attached again at its end, with
  * their new keys; so a batch never evicts its own experts.
  *
  *     held[u]  for `count` experts
- *     attached: held, and in the heap (lfu, lcp) or in the list of its layer (layer-lru)
+ *     attached: held, and flagged (layer-lfu), in the list of its layer (layer-lru) or in the heap
+ *               (lcp)
  */
-enum mp_ghost_kind { MP_GHOST_LAYER_LRU, MP_GHOST_LFU, MP_GHOST_LCP, MP_GHOST_STATIC };
+enum mp_ghost_kind { MP_GHOST_LAYER_LFU, MP_GHOST_LAYER_LRU, MP_GHOST_LCP, MP_GHOST_STATIC };
 
 /* Statistics of the experts; shared by all ghosts. */
 struct mp_ghost_facts {
@@ -33,7 +34,8 @@ struct mp_ghost {
     uint8_t *held; // (ids)
     uint32_t count;
 
-    double *key;        // (ids): lfu, lcp: smallest leaves first, then the oldest use
+    uint8_t *attached;  // (ids): layer-lfu
+    double *key;        // (ids): lcp: smallest leaves first, then the oldest use
     uint32_t *heap;     // (ids): the attached ones
     uint32_t *place;    // (ids): in heap; MP_EXPERT_NONE: not attached
     uint32_t heap_size; /* of heap */

@@ -1,15 +1,17 @@
 /*
  * Several policies at once, the best of which is followed. Each has a ghost (policy/evict/ghost.h):
  * the experts that it would hold if it had all slots to itself. Three move experts on demand:
- * layer-lru, lfu, lcp. Three place them: the hottest ones (of a calibration at first, then of what
- * was counted so far), whole layers, and the hottest ones lately. What each layer would have taken
- * with what a ghost holds is computed from what work costs (policy/assign/plan.h: loads, device and
- * CPU side by side; where costs are not known, a miss is 1 and all else nothing), and so is what it
- * took with what is really resident, the link being as busy as prefetches and swaps have made it.
+ * layer-lfu, layer-lru, lcp. Three place them: the hottest ones (of a calibration at first, then of
+ * what was counted so far), whole layers, and the hottest ones lately. What each layer would have
+ * taken with what a ghost holds is computed from what work costs (policy/assign/plan.h: loads,
+ * device and CPU side by side; where costs are not known, a miss is 1 and all else nothing), and so
+ * is what it took with what is really resident, the link being as busy as prefetches and swaps have
+ * made it.
  *
- * The leader is changed when another ghost has been cheaper by HYSTERESIS percent of loading all
- * slots since the leader was last as good (a one-sided sum: it never falls below 0); and to one of
- * the first two that place also when what is really paid exceeds that ghost by as much, whether
+ * The leader is changed when another ghost has been cheaper by HYSTERESIS percent of loading what
+ * it holds and the leader's does not, since the leader was last as good (a one-sided sum: it never
+ * falls below 0); and to one of the first two that place also when what is really paid exceeds that
+ * ghost by HYSTERESIS percent of loading all slots, whether
  * loads ahead or changes of mind are to blame. Each time the latter happens it takes twice as much
  * to leave static placement again.
  *
@@ -50,7 +52,7 @@ struct shadow_config {
 static const struct mp_opt shadow_opts[] = {
     MP_OPT(MP_OPT_U64, "HYSTERESIS", struct shadow_config, hysteresis, "100", 1, 1000,
            "How much cheaper another policy must have been before evict policy shadow follows it, "
-           "in percent of loading all slots."),
+           "in percent of loading what a change would bring in."),
     MP_OPT_END,
 };
 
@@ -159,7 +161,7 @@ static uint32_t leaders_own(const struct mp_shadow *shadow, const struct mp_evic
     const struct mp_ghost *leader = &shadow->ghosts[shadow->leader];
     uint32_t layer = MP_LAYER_ANY, best = MP_EXPERT_NONE;
 
-    if (leader->kind == MP_GHOST_LAYER_LRU)
+    if (leader->kind == MP_GHOST_LAYER_LRU || leader->kind == MP_GHOST_LAYER_LFU)
         layer = mp_residents_victim_layer(&shadow->residents, query);
     for (uint32_t i = 0; i < shadow->residents.count; i++) {
         const uint32_t id = shadow->residents.id[i];

@@ -76,6 +76,18 @@ static void follow(struct mp_shadow *shadow, uint32_t leader)
         mp_shadow_refresh(shadow, shadow->residents.id[i]);
 }
 
+/* How many experts of the ghost the leader's has not: what a change would load. At least one, so
+ * that nothing changes for nothing. */
+static uint64_t count_different(const struct mp_shadow *shadow, uint32_t g)
+{
+    const uint8_t *mine = shadow->ghosts[shadow->leader].held, *other = shadow->ghosts[g].held;
+    uint32_t count = 0;
+
+    for (uint32_t u = 0; u < shadow->ids; u++)
+        count += other[u] & ~mine[u] & 1;
+    return count > 0 ? count : 1;
+}
+
 /* Which static ghost is exceeded by more than `limit` by what is really paid, or none (GHOSTS). */
 static uint32_t overrun(struct mp_shadow *shadow, const uint64_t cost[MP_SHADOW_GHOSTS],
                         uint64_t paid, uint64_t limit)
@@ -104,12 +116,15 @@ static void choose_leader(struct mp_shadow *shadow, const uint64_t cost[MP_SHADO
     for (uint32_t g = 0; g < MP_SHADOW_GHOSTS; g++) {
         const uint64_t sum = shadow->lead[g] + cost[shadow->leader];
         const bool back = mp_shadow_is_static(shadow->leader) && !mp_shadow_is_static(g);
+        uint64_t enough;
 
         shadow->lead[g] = sum > cost[g] ? sum - cost[g] : 0;
         if (g >= MP_SHADOW_STATIC && !shadow->is_placed)
             shadow->lead[g] = 0;
-        if (shadow->lead[g] > (back ? limit * shadow->patience : limit) &&
-            shadow->lead[g] > shadow->lead[best])
+        if (shadow->lead[g] <= shadow->lead[best])
+            continue;
+        enough = shadow->hysteresis * count_different(shadow, g) * load / 100;
+        if (shadow->lead[g] > (back ? enough * shadow->patience : enough))
             best = g;
     }
     if (best != shadow->leader) {

@@ -80,7 +80,7 @@ static void make_trace(uint32_t *trace)
  */
 static void shadow_is_never_much_worse_than_its_best_ghost(void)
 {
-    static const struct mp_evict_ops *const ghosts[] = { &mp_evict_layer_lru, &mp_evict_lfu,
+    static const struct mp_evict_ops *const ghosts[] = { &mp_evict_layer_lru, &mp_evict_layer_lfu,
                                                          &mp_evict_lcp };
     static uint32_t trace[REQUESTS];
     uint32_t all_changes = 0;

@@ -80,7 +80,7 @@ static void ghosts_hold_what_policies_would(void)
     for (uint32_t slots = 1; slots <= UNITS; slots++) {
         if (slots >= LAYERS) /* a layer with no share at all takes from anywhere */
             play(MP_GHOST_LAYER_LRU, &mp_evict_layer_lru, LAYERS, slots);
-        play(MP_GHOST_LFU, &mp_evict_lfu, LAYERS, slots);
+        play(MP_GHOST_LAYER_LFU, &mp_evict_layer_lfu, LAYERS, slots);
         play(MP_GHOST_LCP, &mp_evict_lcp, 1,
              slots); /* layers that are run equally often fade alike */
     }
@@ -93,7 +93,7 @@ static void ties_are_in_the_order_of_numbers(void)
         .layers = 1, .experts = 4, .top_k = 1, .tokens_max = 1, .slots = 2
     };
 
-    for (int kind = MP_GHOST_LAYER_LRU; kind <= MP_GHOST_STATIC; kind++) {
+    for (int kind = MP_GHOST_LAYER_LFU; kind <= MP_GHOST_STATIC; kind++) {
         struct mp_arena arena = { 0 };
         struct mp_ghost_facts facts;
         struct mp_ghost ghost;

@@ -88,8 +88,30 @@ static void the_cpu_relieves_the_device(void)
     mp_assign_cost.destroy(policy);
 }
 
+/* A load takes 10 for any number of tokens, the CPU 1 for each of them: the link gets the expert
+ * with 9 tokens, although the CPU would be done with it sooner, and the CPU the others. */
+static void large_experts_are_loaded_and_small_ones_computed_where_they_are(void)
+{
+    static const uint32_t tokens[4] = { 2, 9, 3, 4 };
+    static const uint8_t resident[4] = { 0, 0, 0, 0 };
+    const struct mp_costs costs = { TEST_THREE_EXECUTORS, .load_ns = 10,
+                                    .executors[TEST_CPU].token_ns = 1 };
+    const struct mp_shape shape = { .layers = 1, .experts = 4 };
+    const struct mp_assign_facts facts = facts_of(4, tokens, resident, &costs);
+    uint32_t who[4];
+    struct mp_policy *policy;
+
+    CHECK_EQ(mp_assign_cost.create(NULL, &shape, &policy), MP_OK);
+    mp_assign_cost.assign(policy, &facts, who);
+    for (unsigned i = 0; i < 4; i++)
+        CHECK_EQ(who[i], i == 1 ? TEST_DEVICE : TEST_CPU);
+    CHECK_EQ(mp_assign_span_ns(&facts, who), 10);
+    mp_assign_cost.destroy(policy);
+}
+
 /* A fourth executor, a second helper that takes 6 beside a CPU that takes 5, and four absent
- * experts: they are done at 5, 6, 10 and 12. */
+ * experts: the CPU takes them from the end, at 5 and 10, the other from the beginning, at 6 and 12.
+ */
 static void another_executor_is_another_entry(void)
 {
     static const uint32_t tokens[4] = { 1, 1, 1, 1 };
@@ -107,8 +129,8 @@ static void another_executor_is_another_entry(void)
     costs.executor_count = TEST_EXECUTORS + 1;
     CHECK_EQ(mp_assign_cost.create(NULL, &shape, &policy), MP_OK);
     mp_assign_cost.assign(policy, &facts, who);
-    CHECK(who[0] == TEST_CPU && who[1] == TEST_EXECUTORS);
-    CHECK(who[2] == TEST_CPU && who[3] == TEST_EXECUTORS);
+    CHECK(who[0] == TEST_EXECUTORS && who[1] == TEST_EXECUTORS);
+    CHECK(who[2] == TEST_CPU && who[3] == TEST_CPU);
     CHECK_EQ(mp_assign_span_ns(&facts, who), 12);
     costs.executors[TEST_EXECUTORS].processor = 1; /* now both take turns */
     CHECK_EQ(mp_assign_span_ns(&facts, who), 22);
@@ -162,6 +184,7 @@ int main(void)
 {
     RUN(cost_gives_each_to_who_is_done_first);
     RUN(the_cpu_relieves_the_device);
+    RUN(large_experts_are_loaded_and_small_ones_computed_where_they_are);
     RUN(another_executor_is_another_entry);
     RUN(a_plan_is_never_longer_than_static_placement);
     return 0;

@@ -78,6 +78,7 @@ static void a_swap_costs_as_much_as_a_load(void)
     const struct mp_ghost *placed = &shadow->ghosts[MP_SHADOW_STATIC];
     uint64_t lead;
 
+    shadow->leader = MP_GHOST_LAYER_LRU; /* which never hits */
     for (uint32_t i = 0; i < 128; i++)
         use_shadow(shadow, i % 4);
     CHECK_EQ(shadow->placed, 1);
@@ -134,7 +135,8 @@ static void more_than_chance_is_more_than_a_deviation(void)
     mp_policy_free(&shadow->super);
 }
 
-/* Three slots and a hysteresis of 100 %: who is cheaper by three loads does not lead yet. */
+/* A hysteresis of 100 % of what a change would load: two experts of the other ghost. Who is cheaper
+ * by two loads does not lead yet. */
 static void the_leader_changes_beyond_the_hysteresis(void)
 {
     struct mp_shadow *shadow = make_shadow(3);
@@ -142,30 +144,32 @@ static void the_leader_changes_beyond_the_hysteresis(void)
     for (uint32_t i = 0; i < 4; i++)
         use_shadow(shadow, 0);
     shadow->hysteresis = 100;
-    shadow->lead[MP_GHOST_LFU] = 3;
+    shadow->ghosts[MP_GHOST_LAYER_LRU].held[2] = shadow->ghosts[MP_GHOST_LAYER_LRU].held[3] = 1;
+    shadow->lead[MP_GHOST_LAYER_LRU] = 2;
+    use_shadow(shadow, 0);
+    CHECK_EQ(shadow->leader, MP_GHOST_LAYER_LFU);
+    CHECK_EQ(shadow->lead[MP_GHOST_LAYER_LRU], 2);
+    shadow->lead[MP_GHOST_LAYER_LRU] = 3;
     use_shadow(shadow, 0);
     CHECK_EQ(shadow->leader, MP_GHOST_LAYER_LRU);
-    CHECK_EQ(shadow->lead[MP_GHOST_LFU], 3);
-    shadow->lead[MP_GHOST_LFU] = 4;
-    use_shadow(shadow, 0);
-    CHECK_EQ(shadow->leader, MP_GHOST_LFU);
     CHECK_EQ(shadow->changes, 1);
-    CHECK_EQ(shadow->lead[MP_GHOST_LFU], 0);
+    CHECK_EQ(shadow->lead[MP_GHOST_LAYER_LRU], 0);
     mp_policy_free(&shadow->super);
 }
 
-/* The same with what is really paid. Each time that static placement leads for this reason it takes
- * twice as much to leave it. */
+/* The same with what is really paid, and with all slots. Each time that static placement leads for
+ * this reason it takes twice as much to leave it. */
 static void static_placement_is_left_later_each_time(void)
 {
     struct mp_shadow *shadow = make_shadow(3);
 
+    shadow->leader = MP_GHOST_LAYER_LRU;
     mp_evict_shadow.on_insert(&shadow->super, 0, 0);
     for (uint32_t i = 0; i < 17; i++)
         use_shadow(shadow, 0);
     CHECK(shadow->is_placed && shadow->ghosts[MP_SHADOW_STATIC].held[0]);
     shadow->hysteresis = 100;
-    for (uint64_t limit = 6; limit <= 24; limit *= 2) {
+    for (uint64_t limit = 2; limit <= 8; limit *= 2) {
         shadow->overrun[0] = 3;
         use_shadow(shadow, 0);
         CHECK_EQ(shadow->leader, MP_GHOST_LAYER_LRU);
