@@ -20,6 +20,11 @@
  * few after each layer; a demand takes none of its experts but waits, and prefetches of others are
  * refused.
  *
+ * Where another executor computes without a load, what it computes would never become resident. So
+ * after each layer that no placement leads the likeliest absent expert comes in, behind all other
+ * reads, if it was used lately (half is forgotten in 7 tokens), and for one that is at most half as
+ * likely; and the least likely is the victim.
+ *
  * Why that is never much worse than the best of the ghosts, on demand loads alone. While a ghost is
  * followed, a miss that is not also the ghost's loads one of its experts in place of one that it
  * does not hold, so there are at most `slots` of them after each change of the leader; between
@@ -44,6 +49,7 @@
 #include "policy/evict/shadow.h"
 
 #define SWAPS_MAX 2u /* after one layer */
+#define BETTER 2     /* times as likely as what leaves */
 
 struct shadow_config {
     uint64_t hysteresis;
@@ -74,6 +80,7 @@ static void shadow_take(struct mp_policy *policy, const struct mp_shape *shape,
     shadow->asked = mp_arena_take(arena, ids, sizeof(uint64_t));
     shadow->key = mp_arena_take(arena, ids, sizeof(uint64_t));
     shadow->recent = mp_arena_take(arena, ids, sizeof(double));
+    shadow->likely = mp_arena_take(arena, ids, sizeof(double));
     shadow->batch = mp_arena_take(arena, experts, sizeof(uint32_t));
     shadow->tokens = mp_arena_take(arena, experts, sizeof(uint32_t));
     shadow->actual = mp_arena_take(arena, experts, 1);
@@ -98,6 +105,8 @@ static enum mp_status shadow_create(const void *config_, const struct mp_shape *
         .hysteresis = config->hysteresis,
         .patience = 1,
         .weight = 1,
+        .likely_weight = 1,
+        .likely_min = 2.5 * shape->top_k / shape->experts,
         .settled = true,
         .choose_at = (uint64_t)MP_SHADOW_TOKENS * shape->layers,
     };
@@ -176,6 +185,25 @@ static uint32_t leaders_own(const struct mp_shadow *shadow, const struct mp_evic
                : mp_residents_min(&shadow->residents, query, MP_LAYER_ANY, shadow->stamp, NULL);
 }
 
+/* The resident that is least likely to be needed soon, of equal ones the oldest. */
+static uint32_t least_likely(const struct mp_shadow *shadow, const struct mp_evict_query *query)
+{
+    const double *likely = shadow->likely;
+    uint32_t best = MP_EXPERT_NONE;
+
+    for (uint32_t i = 0; i < shadow->residents.count; i++) {
+        const uint32_t id = shadow->residents.id[i];
+
+        if (best != MP_EXPERT_NONE &&
+            (likely[id] > likely[best] ||
+             (likely[id] == likely[best] && shadow->stamp[id] > shadow->stamp[best])))
+            continue;
+        if (mp_evict_allows(query, id))
+            best = id;
+    }
+    return best;
+}
+
 static uint32_t shadow_pick(struct mp_policy *policy, const struct mp_evict_query *query)
 {
     struct mp_shadow *shadow = (struct mp_shadow *)policy;
@@ -187,6 +215,8 @@ static uint32_t shadow_pick(struct mp_policy *policy, const struct mp_evict_quer
     mp_shadow_settle(shadow);
     if (mp_shadow_places(shadow) && !demand && !shadow->ghosts[shadow->leader].held[query->for_id])
         return MP_EXPERT_NONE;
+    if (mp_shadow_fills(shadow))
+        return least_likely(shadow, query);
     strange = mp_residents_min(&shadow->strange, query, MP_LAYER_ANY, shadow->stamp, NULL);
     if (strange != MP_EXPERT_NONE || (mp_shadow_places(shadow) && shadow->placed < slots))
         return strange;           /* what passes through is in use, and leaves after the layer */
@@ -218,30 +248,56 @@ static uint32_t pick_stranger(const struct mp_shadow *shadow, const struct mp_ev
     return best;
 }
 
-/*
- * While one leads that places experts: its absent experts of the layer. Before that, where somebody
- * else may be quicker than any load, so that nobody would ever bring them in: into free slots.
- */
+/* The layer's likeliest absent expert, if it is clearly likelier than what would leave for it. */
+static uint32_t fill(const struct mp_shadow *shadow, const struct mp_evict_query *query,
+                     struct mp_swap *swap)
+{
+    const uint32_t first = query->scope_layer * query->experts;
+    const double *likely = shadow->likely;
+    struct mp_evict_query wide = *query;
+    uint32_t in = MP_EXPERT_NONE, out = MP_EXPERT_NONE;
+
+    for (uint32_t id = first; id < first + query->experts; id++) {
+        if (shadow->residents.place[id] == MP_EXPERT_NONE &&
+            (in == MP_EXPERT_NONE || likely[id] > likely[in]))
+            in = id;
+    }
+    if (in == MP_EXPERT_NONE || likely[in] < shadow->likely_min * shadow->likely_weight)
+        return 0;
+    if (query->shared)
+        wide.scope_layer = MP_LAYER_ANY;
+    if (shadow->residents.count >= shadow->facts.slots) {
+        out = least_likely(shadow, &wide);
+        if (out == MP_EXPERT_NONE || likely[in] < BETTER * likely[out])
+            return 0;
+    }
+    *swap = (struct mp_swap){ .in = in, .out = out };
+    return 1;
+}
+
+/* While one leads that places experts: its absent experts of the layer. */
 static uint32_t shadow_replace(struct mp_policy *policy, const struct mp_evict_query *query,
                                uint64_t now, struct mp_swap *swaps, uint32_t max)
 {
     struct mp_shadow *shadow = (struct mp_shadow *)policy;
     const uint32_t slots = shadow->facts.slots, held = shadow->residents.count;
     const uint32_t first = query->scope_layer * query->experts;
-    const bool places = mp_shadow_places(shadow);
-    const uint8_t *wanted = shadow->ghosts[places ? shadow->leader : MP_SHADOW_STATIC].held;
+    const uint8_t *wanted;
     uint32_t left = slots > held ? slots - held : 0, count = 0;
 
     (void)now;
     mp_shadow_settle(shadow);
-    if (!places && (left == 0 || !mp_shadow_others_known(shadow)))
+    if (mp_shadow_fills(shadow))
+        return max > 0 ? fill(shadow, query, swaps) : 0;
+    if (!mp_shadow_places(shadow))
         return 0;
+    wanted = shadow->ghosts[shadow->leader].held;
     for (uint32_t u = first; u < first + query->experts && count < max && count < SWAPS_MAX; u++) {
         uint32_t out = MP_EXPERT_NONE;
 
         if (shadow->residents.place[u] != MP_EXPERT_NONE || !wanted[u])
             continue;
-        if (left == 0 && places)
+        if (left == 0)
             out = pick_stranger(shadow, query, swaps, count);
         if (left == 0 && out == MP_EXPERT_NONE)
             break;

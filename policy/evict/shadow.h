@@ -38,10 +38,13 @@ struct mp_shadow {
     bool is_placed;  /* those that place experts hold some */
 
     /* Placing. */
-    uint32_t *order;                  // (ids): scratch
-    uint64_t *key;                    // (ids): scratch
-    double *recent;                   // (ids): decayed counts of batches, times `weight`
-    double weight;                    /* of a use now */
+    uint32_t *order; // (ids): scratch
+    uint64_t *key;   // (ids): scratch
+    double *recent;  // (ids): decayed counts of batches, times `weight`
+    double weight;   /* of a use now */
+    double *likely;  // (ids): the same with a short memory, times `likely_weight`
+    double likely_weight;
+    double likely_min;                /* below that it is chance */
     uint64_t choose_at;               /* batches */
     uint64_t swaps[MP_SHADOW_GHOSTS]; /* since the last batch */
 
@@ -89,6 +92,13 @@ static inline bool mp_shadow_others_known(const struct mp_shadow *shadow)
             return true;
     }
     return false;
+}
+
+/* True if what is likely comes in while nothing else is read, and what is unlikely leaves for it:
+ * where somebody else is quicker than a load, nothing else would ever bring it in. */
+static inline bool mp_shadow_fills(const struct mp_shadow *shadow)
+{
+    return !mp_shadow_places(shadow) && mp_shadow_others_known(shadow);
 }
 
 /* Begin a new batch: evaluate the previous one, and place experts anew every MP_SHADOW_TOKENS

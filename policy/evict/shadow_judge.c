@@ -7,6 +7,7 @@
 #include <string.h>
 
 #define HALF_LIFE 128 /* tokens, of the counts of MP_SHADOW_RECENT */
+#define LIKELY_LIFE 7 /* tokens, of likely[] */
 
 void mp_shadow_place_first(struct mp_shadow *shadow)
 {
@@ -156,6 +157,7 @@ void mp_shadow_settle(struct mp_shadow *shadow)
     for (uint32_t i = 0; i < shadow->batch_count; i++) {
         mp_ghost_facts_use(&shadow->facts, shadow->batch[i], shadow->tokens[i]);
         shadow->recent[shadow->batch[i]] += shadow->weight;
+        shadow->likely[shadow->batch[i]] += shadow->likely_weight;
     }
     for (uint32_t g = 0; g < MP_SHADOW_GHOSTS; g++) {
         struct mp_ghost *ghost = &shadow->ghosts[g];
@@ -318,14 +320,15 @@ static void place(struct mp_shadow *shadow)
 }
 
 /* Counts fade because those that come later weigh more. */
-static void fade(struct mp_shadow *shadow)
+static void fade_counts(const struct mp_shadow *shadow, double half_life, double *counts,
+                        double *weight)
 {
-    shadow->weight *= exp2(1.0 / HALF_LIFE / shadow->facts.layers);
-    if (shadow->weight < 1e100)
+    *weight *= exp2(1.0 / half_life / shadow->facts.layers);
+    if (*weight < 1e100)
         return;
     for (uint32_t u = 0; u < shadow->ids; u++)
-        shadow->recent[u] /= shadow->weight;
-    shadow->weight = 1;
+        counts[u] /= *weight;
+    *weight = 1;
 }
 
 void mp_shadow_turn(struct mp_shadow *shadow, uint64_t now)
@@ -334,7 +337,8 @@ void mp_shadow_turn(struct mp_shadow *shadow, uint64_t now)
     shadow->batch_count = 0;
     shadow->settled = false;
     shadow->now = now;
-    fade(shadow);
+    fade_counts(shadow, HALF_LIFE, shadow->recent, &shadow->weight);
+    fade_counts(shadow, LIKELY_LIFE, shadow->likely, &shadow->likely_weight);
     if (++shadow->batches < shadow->choose_at)
         return;
     shadow->choose_at += (uint64_t)MP_SHADOW_TOKENS * shadow->facts.layers;

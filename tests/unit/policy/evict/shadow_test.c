@@ -186,6 +186,44 @@ static void static_placement_is_left_later_each_time(void)
     mp_policy_free(&shadow->super);
 }
 
+/* A CPU that is quicker than any load computes all that is absent, so no demand ever brings it in.
+ * What is likely comes in all the same: into a free slot, then for what is half as likely. */
+static void what_others_compute_becomes_resident(void)
+{
+    const struct mp_costs costs = { TEST_THREE_EXECUTORS, .load_ns = 100,
+                                    .executors[TEST_DEVICE].fixed_ns = 1,
+                                    .executors[TEST_CPU].fixed_ns = 2 };
+    const struct mp_shape shape = {
+        .layers = 1, .experts = 4, .top_k = 1, .tokens_max = 1, .slots = 2, .costs = &costs
+    };
+    const struct mp_evict_ops *ops = &mp_evict_shadow;
+    struct mp_policy *policy = instance(&ops->info, ops->create, &shape, NULL);
+    uint8_t evictable[4] = { 0 };
+    const struct mp_evict_query query = {
+        .for_id = MP_EXPERT_NONE, .scope_layer = 0, .experts = 4, .evictable = evictable
+    };
+    struct mp_swap swap;
+
+    for (uint32_t turn = 0; turn < 2; turn++) {
+        ops->on_access(policy, turn, 1, turn + 1);
+        CHECK_EQ(ops->replace(policy, &query, turn + 1, &swap, 4), 1);
+        CHECK_EQ(swap.in, turn);
+        CHECK_EQ(swap.out, MP_EXPERT_NONE);
+        ops->on_insert(policy, turn, turn + 1);
+        evictable[turn] = 1;
+    }
+    ops->on_access(policy, 2, 1, 3);
+    CHECK_EQ(ops->replace(policy, &query, 3, &swap, 4), 0); /* as likely as the others */
+    ops->on_access(policy, 2, 1, 4);
+    CHECK_EQ(ops->replace(policy, &query, 4, &swap, 4), 1);
+    CHECK_EQ(swap.in, 2);
+    CHECK_EQ(swap.out, 0);
+    evictable[0] = 0;
+    CHECK_EQ(ops->replace(policy, &query, 4, &swap, 4), 1);
+    CHECK_EQ(swap.out, 1);
+    ops->destroy(policy);
+}
+
 /* Classes end at 7: a count of 512 is of the same class as one of 128, so the older one leaves. One
  * of 64 is of class 6 and leaves before it is twice as old. */
 static void the_highest_class_is_seven(void)
@@ -261,6 +299,7 @@ int main(void)
     RUN(more_than_chance_is_more_than_a_deviation);
     RUN(the_leader_changes_beyond_the_hysteresis);
     RUN(static_placement_is_left_later_each_time);
+    RUN(what_others_compute_becomes_resident);
     RUN(the_highest_class_is_seven);
     RUN(room_is_left_if_one_was_loaded_on_demand);
     return 0;
