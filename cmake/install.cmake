@@ -7,6 +7,9 @@ install(TARGETS moepager_shared EXPORT moepagerTargets LIBRARY
 install(FILES interpose/python/sitecustomize.py interpose/python/moepager_experts.py
     DESTINATION ${CMAKE_INSTALL_DATADIR}/moepager/python)
 install(TARGETS moepager_preload moepager_interpose moepager_safetensors LIBRARY)
+if(TARGET moepager_mpi)
+    install(TARGETS moepager_mpi LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR})
+endif()
 install(FILES policy/moepager.h DESTINATION ${CMAKE_INSTALL_INCLUDEDIR})
 
 # The pkg-config file finds its prefix from its own place, so that the tree can be moved.

@@ -14,6 +14,7 @@ enum mp_reads {
     MP_READS_DEVICE, /* the device tier: an absent expert is loaded first */
     MP_READS_LINK,   /* the host tier, over the link that loads use; nothing is loaded */
     MP_READS_HOST,   /* the host tier, without that link; nothing is loaded */
+    MP_READS_PEER,   /* memory of another machine, which computes; nothing is loaded here */
     MP_READS_COUNT
 };
 

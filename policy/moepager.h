@@ -62,7 +62,8 @@ enum moepager_status {
     MOEPAGER_ERR_MODEL = -8,  /* pieces that do not fit their files */
     MOEPAGER_ERR_CONFIG = -9, /* budget, profile or policy */
     MOEPAGER_ERR_CANCELED = -10,
-    MOEPAGER_ERR_OVERFLOW = -11
+    MOEPAGER_ERR_OVERFLOW = -11,
+    MOEPAGER_ERR_CLUSTER = -12
 };
 
 /* "0.1.0". Static. */

@@ -359,6 +359,12 @@ mp_test(unit/policy/policy_fault_test LIBS mp_policy SOURCES tests/unit/policy/p
 mp_test(unit/policy/policy_test LIBS mp_policy)
 mp_test(unit/policy/predict_prefetch_test LIBS mp_policy)
 mp_test(unit/policy/assign/presched_test LIBS mp_policy)
+mp_test(unit/engine/cluster/cluster_message_test LIBS mp_engine m)
+mp_test(model/cluster/cluster_fault_test LIBS mp_engine m SOURCES tests/model/cluster/team.c
+    tests/model/cluster/loopback.c tests/model/harness.c tests/support/npy.c WRAP TIMEOUT 120)
+mp_test(model/cluster/cluster_test LIBS mp_engine m SOURCES tests/model/cluster/team.c
+    tests/model/cluster/loopback.c tests/model/harness.c tests/support/npy.c VARIANTS ranks models
+    TIMEOUT 300)
 mp_test(unit/policy/place/place_test LIBS mp_policy m WRAP TIMEOUT 300)
 mp_test(unit/policy/partition/partition_test LIBS mp_policy)
 mp_test(unit/policy/partition/fixed_point_test LIBS mp_policy)

@@ -48,6 +48,7 @@ engine/probe:       vmm/* kernels/* policy engine/pool engine/gpu
 engine/forward:     vmm/* kernels/cpu policy policy/pager policy/record policy/replay engine/model engine/model/sidecar engine/pool engine/gpu engine/forward/cpu engine/forward/cuda
 engine/forward/cpu: vmm/base kernels/cpu policy/pager engine/model engine/pool engine/forward
 engine/forward/cuda: vmm/* kernels/* policy policy/pager engine/model engine/gpu engine/forward engine/forward/cpu
+engine/cluster:     vmm/* policy policy/pager policy/place engine/model engine/forward
 engine/calibrate:   vmm/base policy engine/model engine/model/sidecar engine/forward
 engine/session:     vmm/* policy engine/model engine/text engine/pool engine/gpu engine/probe engine/forward engine/forward/cuda engine/session/draft
 engine/session/draft: vmm/* engine/model engine/text engine/forward engine/session

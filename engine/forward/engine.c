@@ -190,6 +190,7 @@ void mp_engine_destroy(struct mp_engine *engine)
     free_state(engine);
     mp_device_destroy(engine->device);
     mp_engine_predict_destroy(engine);
+    mp_engine_peers_destroy(engine);
     mp_cpu_fini(&engine->cpu);
     free(engine->moe_layer);
     free(engine->layer_of);

@@ -33,6 +33,7 @@
  * Thread safety: one thread at a time; the engine uses its pool internally.
  */
 struct mp_batch;
+struct mp_peers;
 
 /* Inputs and results of a MoE layer, before they are added to the residual stream. T tokens of the
  * batch, H hidden. */
@@ -107,6 +108,10 @@ struct mp_engine_config {
     /* Routing in place of the model's own (engine/forward/forced_routing.h), or NULL. Outlives the
      * engine. */
     const struct mp_forced_routing *forced_routing;
+
+    /* Other machines that compute experts (engine/forward/peers.h), or NULL. Outlives the engine.
+     * Only where the CPU computes. */
+    const struct mp_peers *peers;
 
     /* Calibration and trained predictors of this model, for policies and for the sources of
      * predictors. Or NULL. Both must outlive the engine. */

@@ -4,6 +4,7 @@
 #include "engine/forward/compute.h"
 #include "engine/forward/cpu/cpu.h"
 #include "engine/forward/engine.h"
+#include "engine/forward/peers.h"
 #include "policy/record/decisions.h"
 
 /*
@@ -52,6 +53,8 @@ struct mp_engine {
     const struct mp_batch *batch; /* the same */
     const float *scores;          // (tokens, experts): of the layer being run; the step's
     struct mp_predict_state predict;
+    struct mp_need *peer_needs;       // (experts): of mp_engine_serve(); NULL without peers
+    struct mp_expert_work *peer_work; // (experts * slices)
     uint64_t summed_ns; /* when the batch's last MoE layer was combined; 0: none yet */
 };
 
@@ -64,6 +67,15 @@ void mp_engine_note_experts(struct mp_engine *engine, uint64_t ns, uint32_t part
 void mp_engine_note_sum(struct mp_engine *engine);
 void mp_engine_note_scores(struct mp_engine *engine);
 void mp_engine_note_predicted(struct mp_engine *engine, uint64_t start_ns);
+
+/* peers.c. create: list the executor of other machines, if there are any. The others are parts of
+ * the step's operations and do nothing without peers. */
+enum mp_status mp_engine_peers_create(struct mp_engine *engine) MP_MUST_CHECK;
+void mp_engine_peers_destroy(struct mp_engine *engine);
+enum mp_status mp_engine_peers_poll(struct mp_engine *engine) MP_MUST_CHECK;
+enum mp_status mp_engine_peers_collect(struct mp_engine *engine) MP_MUST_CHECK;
+enum mp_status mp_engine_peers_choose(void *ctx, const struct mp_assign_facts *facts,
+                                      uint32_t *executors) MP_MUST_CHECK;
 
 /* The step's link_busy(); ctx is an engine. 0 in a deterministic run. */
 uint64_t mp_engine_link_busy(void *ctx);

@@ -56,8 +56,10 @@ static enum mp_status op_scores(void *ctx, uint32_t moe_layer, float *scores)
 {
     struct mp_engine *engine = ctx;
     struct mp_compute *c = engine->compute;
-    enum mp_status status;
+    enum mp_status status = mp_engine_peers_poll(engine);
 
+    if (status != MP_OK)
+        return status;
     mp_engine_open_layer(engine, moe_layer);
     c->ops->router(c, engine->layer_of[moe_layer], MP_ARRAY_XN, NULL, scores);
     if (host_looks(engine))
@@ -168,8 +170,10 @@ static enum mp_status op_combine(void *ctx, uint32_t moe_layer, const uint32_t *
 {
     struct mp_engine *engine = ctx;
     struct mp_compute *c = engine->compute;
-    enum mp_status status = notify_observer(engine, moe_layer, experts, weights);
+    enum mp_status status = mp_engine_peers_collect(engine);
 
+    if (status == MP_OK)
+        status = notify_observer(engine, moe_layer, experts, weights);
     if (status != MP_OK)
         return status;
     c->ops->combine(c, weights);
@@ -206,6 +210,7 @@ void mp_engine_fill_step_ops(struct mp_engine *engine)
 
     engine->step_ops = (struct mp_step_ops){
         .scores = op_scores,
+        .assigned = engine->config.peers != NULL ? mp_engine_peers_choose : NULL,
         .weigh = compute->weigh != NULL ? op_weigh : NULL,
         .source_scores = op_source_scores,
         .shared = op_shared,

@@ -39,7 +39,8 @@ static enum mp_status make_space(struct mp_engine *engine)
         .seed = c->seed,
         .calibration = c->calibration != NULL ? &c->calibration->facts : NULL,
         .slices = c->weights->slices.count,
-        .costs = engine->device != NULL || !c->deterministic ? &engine->costs : NULL,
+        .costs = engine->device != NULL || !c->deterministic || c->peers != NULL ? &engine->costs
+                                                                                  : NULL,
     };
     mp_pager_fit_shape(engine->space, &engine->shape);
     if (engine->shape.slices == 1 && strcmp(c->policies.name, "moepic") == 0)
@@ -152,6 +153,9 @@ enum mp_status mp_engine_make_paging(struct mp_engine *engine)
 
     if (status == MP_OK)
         status = make_space(engine);
+    if (status != MP_OK)
+        return status;
+    status = mp_engine_peers_create(engine);
     if (status != MP_OK)
         return status;
     if (engine->device != NULL)

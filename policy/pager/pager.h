@@ -165,6 +165,17 @@ uint32_t mp_pager_prefetch_room(const struct mp_pager *pager, uint32_t layer);
 void mp_pager_prefetch(struct mp_pager *pager, uint32_t layer, const uint32_t *experts,
                        uint32_t count);
 
+/*
+ * Between layers: from now on keep these experts, placed(layers * experts) by id, if the bytes are
+ * there: others are evicted first, and one of these only for a demand that finds no other victim.
+ * No layer has a quota any more. The array is read until the next call or the pager's end; NULL:
+ * keep none.
+ */
+void mp_pager_place(struct mp_pager *pager, const uint8_t *placed);
+
+/* Between layers: read placed experts that are absent, a few at a time. True: all are there. */
+bool mp_pager_fill_placed(struct mp_pager *pager);
+
 /* Prefetched bytes in the device tier that have not been used so far. Those evicted unused are in
  * the counter prefetch_unused_bytes, to which these are added when the pager is destroyed. */
 uint64_t mp_pager_unused_bytes(const struct mp_pager *pager);

@@ -82,6 +82,8 @@ struct mp_pager {
     uint8_t *flags;    // (units)
     uint8_t *fallback; // (experts): scratch for queries whose candidates differ from `evictable`
     uint32_t *mispredicted; // (layers)
+    const uint8_t *placed;  // (experts) or NULL
+    bool takes_placed;      /* the victim that is being looked for may be placed */
     bool global;
     uint64_t now;     /* logical time: number of layers begun */
     uint64_t read_ns; /* of one unit, as measured; 0: not yet */

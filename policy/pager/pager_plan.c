@@ -159,6 +159,39 @@ void mp_pager_replace(struct mp_pager *pager, uint32_t layer)
     mp_pager_carry_out_swaps(pager);
 }
 
+void mp_pager_place(struct mp_pager *pager, const uint8_t *placed)
+{
+    mp_assert(!pager->open);
+    pager->placed = placed;
+    if (placed == NULL)
+        return;
+    pager->global = true;
+    for (uint32_t l = 0; l < pager->config.shape.layers; l++)
+        pager->slices.quota[l] = UINT32_MAX;
+}
+
+/* Reads at a time: enough for a disk, few enough for a demand that comes now. */
+#define FILLING_MAX 4
+
+bool mp_pager_fill_placed(struct mp_pager *pager)
+{
+    bool all = true;
+
+    mp_assert(!pager->open);
+    mp_pager_settle_ahead(pager, false);
+    for (uint32_t unit = 0; unit < pager->units && pager->placed != NULL; unit++) {
+        if (!pager->placed[mp_slices_expert(&pager->slices, unit)] ||
+            mp_space_state(pager->config.space, unit) == MP_RES_VALID)
+            continue;
+        all = false;
+        if (pager->ahead_count >= FILLING_MAX)
+            break;
+        if (!mp_pager_is_present(pager, unit))
+            (void)mp_pager_load_ahead(pager, unit, MP_PAGER_AHEAD);
+    }
+    return all;
+}
+
 /* A resident leaves when its successor is read, not when that is decided: on a busy link the one
  * would be gone long before the other comes. In the meantime either can have gone another way. */
 void mp_pager_carry_out_swaps(struct mp_pager *pager)

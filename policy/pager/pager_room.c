@@ -86,6 +86,7 @@ struct candidates {
     uint32_t scope_layer;
     uint32_t class_index;
     enum mp_slices_part part;
+    bool unplaced;  /* only units of experts that are not placed */
     bool strict;    /* only units without protecting flags; else also those with KEEP */
     bool one_class; /* all units have the same size */
 };
@@ -150,6 +151,12 @@ static uint32_t ask_victim(struct mp_pager *pager, const struct mp_evict_query *
     return expert;
 }
 
+/* The placement keeps it, and `c` respects that. */
+static bool is_spared(const struct mp_pager *pager, const struct candidates *c, uint32_t expert)
+{
+    return c->unplaced && pager->placed[expert];
+}
+
 /* A candidate that was mispredicted, or MP_UNIT_NONE. */
 static uint32_t find_mispredicted(const struct mp_pager *pager, const struct candidates *c)
 {
@@ -166,7 +173,8 @@ static uint32_t find_mispredicted(const struct mp_pager *pager, const struct can
         if (pager->mispredicted[l] == 0)
             continue;
         for (uint32_t u = units.first; u < units.end; u++) {
-            if ((pager->flags[u] & MP_PAGER_MISPREDICTED) && is_candidate(pager, c, u))
+            if ((pager->flags[u] & MP_PAGER_MISPREDICTED) && is_candidate(pager, c, u) &&
+                !is_spared(pager, c, mp_slices_expert(&pager->slices, u)))
                 return u;
         }
     }
@@ -196,15 +204,16 @@ static void list_candidates(struct mp_pager *pager, const struct candidates *c)
     mp_assert(end <= pager->experts);
     memset(pager->fallback, 0, pager->experts);
     for (uint32_t e = first; e < end; e++)
-        pager->fallback[e] = has_candidate(pager, c, e);
+        pager->fallback[e] = !is_spared(pager, c, e) && has_candidate(pager, c, e);
 }
 
 /* A candidate to make room for `for_unit`, or MP_UNIT_NONE. */
-static uint32_t pick_victim(struct mp_pager *pager, uint32_t for_unit, struct candidates c)
+static uint32_t pick_among(struct mp_pager *pager, uint32_t for_unit, struct candidates c)
 {
     struct mp_space *space = pager->config.space;
     const bool one_class = mp_space_class_count(space) == 1;
-    const bool all = mp_slices_is_all(&pager->slices, c.part) && c.strict && one_class;
+    const bool all =
+        mp_slices_is_all(&pager->slices, c.part) && c.strict && one_class && !c.unplaced;
     struct mp_evict_query query = {
         .for_id = mp_slices_expert(&pager->slices, for_unit),
         .scope_layer = c.scope_layer,
@@ -223,6 +232,21 @@ static uint32_t pick_victim(struct mp_pager *pager, uint32_t for_unit, struct ca
     expert = ask_victim(pager, &query, !c.strict);
     mp_assert(expert == MP_EXPERT_NONE || mp_evict_allows(&query, expert));
     return expert != MP_EXPERT_NONE ? last_candidate(pager, &c, expert) : MP_UNIT_NONE;
+}
+
+/* The same; what a placement keeps only where `for_unit` waits for a demand and nothing else goes. */
+static uint32_t pick_victim(struct mp_pager *pager, uint32_t for_unit, struct candidates c)
+{
+    const bool placed = pager->placed != NULL;
+    uint32_t victim;
+
+    mp_assert(for_unit < pager->units);
+    c.unplaced = placed;
+    victim = pick_among(pager, for_unit, c);
+    if (victim != MP_UNIT_NONE || !placed || !pager->takes_placed)
+        return victim;
+    c.unplaced = false;
+    return pick_among(pager, for_unit, c);
 }
 
 /* Within what the quotas say: a layer that has its share gives up one of its own, else what counts
@@ -265,6 +289,7 @@ uint32_t mp_pager_pick_leaving(struct mp_pager *pager, uint32_t class_index)
     while (unit < pager->units && mp_space_unit_class(pager->config.space, unit) != class_index)
         unit++;
     mp_assert(unit < pager->units);
+    pager->takes_placed = true;
     return pick_beyond_quota(pager, unit);
 }
 
@@ -289,7 +314,9 @@ enum mp_status mp_pager_start_load(struct mp_pager *pager, uint32_t unit, enum m
     if (!over)
         status = mp_space_load(space, unit, priority);
     if (status == MP_ERR_NO_SPACE) {
+        pager->takes_placed = false;
         victim = pick_within_quota(pager, unit, over);
+        pager->takes_placed = priority == MP_PRIORITY_DEMAND;
         if (victim == MP_UNIT_NONE && priority == MP_PRIORITY_DEMAND) {
             if (over)
                 status = mp_space_load(space, unit, priority);

@@ -74,6 +74,10 @@ struct mp_step_ops {
     /* Required: scores(tokens, experts) := the router's probabilities of `layer` for the batch. */
     enum mp_status (*scores)(void *ctx, uint32_t layer, float *scores);
 
+    /* Optional: called with the facts of assign and its result; may give experts to executors that
+     * assign policies do not know, such as other machines. */
+    enum mp_status (*assigned)(void *ctx, const struct mp_assign_facts *facts, uint32_t *executors);
+
     /* Optional, for models whose weights are not the scores used for the choice: weights(tokens, k)
      * := the weights of the chosen experts of the layer whose scores were computed last. */
     void (*weigh)(void *ctx, const uint32_t *experts, float *weights);

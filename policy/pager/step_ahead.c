@@ -119,6 +119,7 @@ static uint32_t settle_executor(struct mp_step *step, uint32_t layer, uint32_t i
 enum mp_status mp_step_assign(struct mp_step *step, uint32_t layer, uint32_t tokens)
 {
     const struct mp_policies *set = step->config.policies;
+    const struct mp_step_ops *ops = step->config.ops;
     uint32_t target = MP_LAYER_ANY;
     uint64_t start_ns;
 
@@ -148,6 +149,13 @@ enum mp_status mp_step_assign(struct mp_step *step, uint32_t layer, uint32_t tok
         step->assigned.next_resident = step->next_resident;
     }
     set->assign_ops->assign(set->assign, &step->assigned, step->executors);
+    if (ops->assigned != NULL) {
+        const enum mp_status status =
+            ops->assigned(step->config.ctx, &step->assigned, step->executors);
+
+        if (status != MP_OK)
+            return status;
+    }
     for (uint32_t i = 0; i < step->need_count; i++) {
         step->executors[i] = settle_executor(step, layer, i);
         step->needs[i].elsewhere = !mp_executor_loads(&step->costs.executors[step->executors[i]]);

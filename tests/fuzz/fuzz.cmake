@@ -13,6 +13,7 @@ endif()
 
 mp_fuzz(canary_fuzz)
 mp_fuzz(cluster_fuzz LIBS mp_policy m)
+mp_fuzz(cluster_message_fuzz LIBS mp_engine m)
 mp_fuzz(config_json_fuzz LIBS mp_engine m)
 mp_fuzz(decision_log_fuzz LIBS mp_policy)
 mp_fuzz(elf_fuzz LIBS mp_engine)

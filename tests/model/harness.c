@@ -58,6 +58,8 @@ static enum mp_status open_engine(const struct harness_options *options, struct 
         .clock = options->clock != NULL ? options->clock : mp_clock_monotonic(),
     };
     status = mp_policy_resolve(&options->policies, &h->config.policies);
+    if (status == MP_OK && options->before_engine != NULL)
+        status = options->before_engine(options->before_engine_ctx, &h->config);
     return status == MP_OK ? mp_engine_create(&h->config, &h->engine) : status;
 }
 
@@ -171,7 +173,7 @@ static enum mp_status flush(struct harness *h, struct rows *rows, uint32_t steps
 enum mp_status harness_run(struct harness *h, const int32_t *tokens, size_t stride,
                            const int32_t *lens, uint32_t sequences, uint32_t steps, float *logits)
 {
-    static struct rows rows;
+    static _Thread_local struct rows rows;
     enum mp_status status = MP_OK;
 
     rows.count = 0;

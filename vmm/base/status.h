@@ -21,7 +21,8 @@
     X(ERR_MODEL, -8, 3, "bad model")                    \
     X(ERR_CONFIG, -9, 2, "bad option or configuration") \
     X(ERR_CANCELED, -10, 130, "canceled")               \
-    X(ERR_OVERFLOW, -11, 3, "size does not fit")
+    X(ERR_OVERFLOW, -11, 3, "size does not fit")        \
+    X(ERR_CLUSTER, -12, 7, "another machine failed")
 
 enum mp_status {
 #define X(name, value, exit_code, text) MP_##name = value,

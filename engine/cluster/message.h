@@ -1,0 +1,107 @@
+#ifndef MP_MESSAGE_H
+#define MP_MESSAGE_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#include "vmm/base/status.h"
+
+/*
+ * Messages between ranks: a head and a body whose form follows from the kind. Numbers are those of
+ * the machine, which the head's first word tests. A message comes from another process and is
+ * checked whole before anything of it is used: every number against its range, every length
+ * against the bytes that came.
+ *
+ * Thread safety: none is needed; nothing is kept.
+ */
+#define MP_MESSAGE_MAGIC 0x3143504du /* "MPC1" */
+
+#define MP_MESSAGE_MAP(X)                                                   \
+    X(HELLO, "hello")   /* who is there, with which model: the first one */ \
+    X(CALL, "call")     /* rows for experts */                              \
+    X(REPLY, "reply")   /* their results */                                 \
+    X(REFUSE, "refuse") /* there will be none */                            \
+    X(BEAT, "beat")     /* still here */                                    \
+    X(STATS, "stats")   /* what was used since the last one */              \
+    X(PLACE, "place")   /* a placement, to be copied */                     \
+    X(READY, "ready")   /* it is */                                         \
+    X(SWITCH, "switch") /* from now on it is in use */                      \
+    X(RESULT, "result") /* of a rank's own requests */                      \
+    X(DONE, "done")     /* nothing will be asked any more */
+
+enum mp_message_kind {
+#define X(upper, text) MP_MESSAGE_##upper,
+    MP_MESSAGE_MAP(X)
+#undef X
+        MP_MESSAGE_KIND_COUNT
+};
+
+const char *mp_message_kind_name(enum mp_message_kind kind);
+
+struct mp_message_head {
+    uint32_t magic, kind;
+    uint32_t bytes; /* of the message, with this head */
+    uint32_t epoch; /* of the sender's placement */
+    uint64_t id;    /* of the call; RESULT: number of requests */
+    uint32_t layer; /* of CALL and REPLY */
+    uint32_t groups, tokens, rows;
+};
+
+/* What numbers can be. */
+struct mp_message_limits {
+    uint32_t ranks, layers, experts, top_k, hidden, tokens_max;
+};
+
+/* One expert of a call and its rows, (token, rank) as token * top_k + rank. */
+struct mp_message_group {
+    uint32_t expert, rows;
+};
+
+struct mp_hello {
+    char version[32], kernels[32]; /* NUL-terminated */
+    uint64_t model;                /* mp_model_hash() */
+    uint32_t ranks, layers, experts, top_k, hidden, tokens_max;
+    uint32_t slots; /* experts that the rank keeps */
+    uint32_t reads; /* 1: it can read what it does not keep */
+};
+
+struct mp_message_result {
+    uint64_t request, digest; /* index in the file; of all logits */
+    double arrival_s, first_s, end_s;
+    uint32_t tokens, failed;
+};
+
+/* What a rank used; then, (layers, experts) each, tokens and calls. */
+struct mp_message_stats {
+    double seconds, load_s, call_s;
+    uint64_t local_tokens, all_tokens, sent_bytes, calls, reads, redone;
+};
+
+/* A checked message; the pointers are into its bytes. */
+struct mp_message {
+    const struct mp_message_head *head;
+    const struct mp_message_group *groups; // (head->groups): CALL, ascending by expert
+    const uint32_t *rows;                  // (head->rows): CALL, ascending by token in each group
+    const float *values;                   // CALL: (tokens, hidden); REPLY: (rows, hidden)
+    const struct mp_hello *hello;
+    const struct mp_message_stats *stats;
+    const double *tokens, *calls;            // (layers, experts): STATS, finite, >= 0
+    const uint16_t *device;                  // (ranks, layers, experts): PLACE, 0 or 1
+    const struct mp_message_result *results; // (head->id)
+};
+
+/* Bytes of a message; those of CALL and REPLY that the limits allow are below 2^31. */
+uint64_t mp_message_call_bytes(const struct mp_message_limits *limits, uint32_t groups,
+                               uint32_t tokens, uint32_t rows);
+uint64_t mp_message_reply_bytes(const struct mp_message_limits *limits, uint32_t rows);
+/* The largest of all kinds; MP_ERR_CONFIG E_CLUSTER_SIZE: they do not fit into 2^31 bytes. */
+enum mp_status mp_message_bytes_max(const struct mp_message_limits *limits,
+                                    uint64_t *bytes_p) MP_MUST_CHECK;
+
+/* Check `data`, aligned as malloc() does. MP_ERR_CLUSTER E_MESSAGE says what is wrong in one line
+ * and `*message_p` is undefined. */
+enum mp_status mp_message_parse(const void *data, size_t bytes,
+                                const struct mp_message_limits *limits,
+                                struct mp_message *message_p) MP_MUST_CHECK;
+
+#endif

@@ -1,0 +1,319 @@
+/*
+ * Messages over MPI: non-blocking sends and receives on a communicator of their own. With ULFM
+ * (Open MPI 5 and later, mpirun --with-ft ulfm) an error is returned and names the rank that has
+ * died; without, MPI ends the job. There is no collective call after the start, so nothing has to
+ * be shrunk or agreed on when a rank is gone.
+ */
+#include "engine/cluster/mpi_module.h"
+
+#include <mpi.h>
+#if defined(OPEN_MPI)
+#include <mpi-ext.h>
+#endif
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#ifdef MPIX_ERR_PROC_FAILED
+#define HAS_ULFM 1
+#else
+#define HAS_ULFM 0
+#endif
+
+#define TAG 77
+#define SENDS_MAX 256 /* under way to one rank */
+
+struct sent {
+    struct sent *next;
+    MPI_Request request;
+    int to;
+    char data[];
+};
+
+struct mp_mpi {
+    MPI_Comm comm;
+    int rank, ranks, survives;
+    struct sent *sends;
+    int *under_way; /* (ranks) */
+    char *lost;     /* (ranks): 1: to be said, 2: said */
+    void *data;     /* of the last message */
+    char text[256];
+};
+
+static enum mp_mpi_result fail(struct mp_mpi *mpi, const char *call, int code)
+{
+    char reason[MPI_MAX_ERROR_STRING] = "";
+    int bytes = 0;
+
+    MPI_Error_string(code, reason, &bytes);
+    snprintf(mpi->text, sizeof(mpi->text), "%s: %.200s", call, reason);
+    return MP_MPI_FAILED;
+}
+
+static void note_lost(struct mp_mpi *mpi, int rank)
+{
+    if (rank >= 0 && rank < mpi->ranks && rank != mpi->rank && mpi->lost[rank] == 0)
+        mpi->lost[rank] = 1;
+}
+
+#if HAS_ULFM
+static int is_death(int code)
+{
+    int class = MPI_SUCCESS;
+
+    MPI_Error_class(code, &class);
+    return class == MPIX_ERR_PROC_FAILED || class == MPIX_ERR_PROC_FAILED_PENDING ||
+           class == MPIX_ERR_REVOKED;
+}
+
+/* Who has died? Acknowledging lets receives from any rank go on. */
+static void find_deaths(struct mp_mpi *mpi)
+{
+    MPI_Group group, all;
+    int count = 0;
+
+    if (MPIX_Comm_failure_ack(mpi->comm) != MPI_SUCCESS ||
+        MPIX_Comm_failure_get_acked(mpi->comm, &group) != MPI_SUCCESS)
+        return;
+    MPI_Group_size(group, &count);
+    MPI_Comm_group(mpi->comm, &all);
+    for (int i = 0; i < count; i++) {
+        int rank = MPI_UNDEFINED;
+
+        MPI_Group_translate_ranks(group, 1, &i, all, &rank);
+        note_lost(mpi, rank);
+    }
+    MPI_Group_free(&all);
+    MPI_Group_free(&group);
+}
+#else
+static int is_death(int code)
+{
+    (void)code;
+    return 0;
+}
+
+static void find_deaths(struct mp_mpi *mpi)
+{
+    (void)mpi;
+}
+#endif
+
+static void module_close(struct mp_mpi *mpi)
+{
+    int any_lost = 0, finalized = 0;
+
+    if (mpi == NULL)
+        return;
+    for (int r = 0; r < mpi->ranks; r++)
+        any_lost |= mpi->lost != NULL && mpi->lost[r] != 0;
+    while (mpi->sends != NULL) {
+        struct sent *sent = mpi->sends;
+
+        mpi->sends = sent->next;
+        if (any_lost)
+            MPI_Request_free(&sent->request); /* its memory stays: MPI may still read it */
+        else if (MPI_Wait(&sent->request, MPI_STATUS_IGNORE) == MPI_SUCCESS)
+            free(sent);
+    }
+    MPI_Finalized(&finalized);
+    if (!finalized)
+        MPI_Finalize();
+    free(mpi->under_way);
+    free(mpi->lost);
+    free(mpi->data);
+    free(mpi);
+}
+
+static int start(struct mp_mpi *mpi)
+{
+    int given = MPI_THREAD_SINGLE, code = MPI_Init_thread(NULL, NULL, MPI_THREAD_FUNNELED, &given);
+
+    if (code != MPI_SUCCESS)
+        return code;
+    MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN);
+    code = MPI_Comm_dup(MPI_COMM_WORLD, &mpi->comm);
+    if (code == MPI_SUCCESS)
+        code = MPI_Comm_set_errhandler(mpi->comm, MPI_ERRORS_RETURN);
+    if (code == MPI_SUCCESS)
+        code = MPI_Comm_rank(mpi->comm, &mpi->rank);
+    if (code == MPI_SUCCESS)
+        code = MPI_Comm_size(mpi->comm, &mpi->ranks);
+    return code;
+}
+
+static struct mp_mpi *module_open(char *error, size_t error_bytes)
+{
+    struct mp_mpi *mpi = calloc(1, sizeof(*mpi));
+    int code;
+
+    if (mpi == NULL) {
+        snprintf(error, error_bytes, "no memory");
+        return NULL;
+    }
+    code = start(mpi);
+    if (code != MPI_SUCCESS) {
+        fail(mpi, "MPI cannot start", code);
+        snprintf(error, error_bytes, "%s", mpi->text);
+        free(mpi);
+        return NULL;
+    }
+    mpi->survives = HAS_ULFM;
+    mpi->under_way = calloc((size_t)mpi->ranks, sizeof(int));
+    mpi->lost = calloc((size_t)mpi->ranks, 1);
+    if (mpi->under_way == NULL || mpi->lost == NULL) {
+        snprintf(error, error_bytes, "no memory");
+        module_close(mpi);
+        return NULL;
+    }
+    return mpi;
+}
+
+/* Sends that have ended give their memory back. */
+static void sweep_sends(struct mp_mpi *mpi)
+{
+    struct sent **at = &mpi->sends;
+
+    while (*at != NULL) {
+        struct sent *sent = *at;
+        int done = 0;
+        const int code = MPI_Test(&sent->request, &done, MPI_STATUS_IGNORE);
+
+        if (code != MPI_SUCCESS)
+            find_deaths(mpi);
+        if (code == MPI_SUCCESS && !done) {
+            at = &sent->next;
+            continue;
+        }
+        *at = sent->next;
+        mpi->under_way[sent->to]--;
+        free(sent);
+    }
+}
+
+static enum mp_mpi_result module_send(struct mp_mpi *mpi, int to, const void *data, size_t bytes)
+{
+    struct sent *sent;
+    int code;
+
+    sweep_sends(mpi);
+    if (mpi->lost[to] != 0)
+        return MP_MPI_LOST;
+    if (mpi->under_way[to] >= SENDS_MAX)
+        return MP_MPI_FULL;
+    sent = malloc(sizeof(*sent) + bytes);
+    if (sent == NULL) {
+        snprintf(mpi->text, sizeof(mpi->text), "no memory for a message of %zu bytes", bytes);
+        return MP_MPI_FAILED;
+    }
+    memcpy(sent->data, data, bytes);
+    sent->to = to;
+    code = MPI_Isend(sent->data, (int)bytes, MPI_BYTE, to, TAG, mpi->comm, &sent->request);
+    if (code != MPI_SUCCESS) {
+        free(sent);
+        if (!is_death(code))
+            return fail(mpi, "MPI_Isend", code);
+        note_lost(mpi, to);
+        return MP_MPI_LOST;
+    }
+    sent->next = mpi->sends;
+    mpi->sends = sent;
+    mpi->under_way[to]++;
+    return MP_MPI_SENT;
+}
+
+static enum mp_mpi_result say_lost(struct mp_mpi *mpi, int *from_p)
+{
+    for (int r = 0; r < mpi->ranks; r++) {
+        if (mpi->lost[r] != 1)
+            continue;
+        mpi->lost[r] = 2;
+        *from_p = r;
+        return MP_MPI_LOST;
+    }
+    return MP_MPI_NONE;
+}
+
+/* Take a message that was found. */
+static enum mp_mpi_result receive(struct mp_mpi *mpi, size_t bytes_max, MPI_Message *message,
+                                  const MPI_Status *status, void **data_p, size_t *bytes_p)
+{
+    int bytes = 0, code = MPI_Get_count(status, MPI_BYTE, &bytes);
+
+    if (code != MPI_SUCCESS)
+        return fail(mpi, "MPI_Get_count", code);
+    if (bytes < 0 || (size_t)bytes > bytes_max) {
+        note_lost(mpi, status->MPI_SOURCE); /* the message is left where it is */
+        return MP_MPI_NONE;
+    }
+    mpi->data = malloc((size_t)bytes + 1);
+    if (mpi->data == NULL) {
+        snprintf(mpi->text, sizeof(mpi->text), "no memory for a message of %d bytes", bytes);
+        return MP_MPI_FAILED;
+    }
+    code = MPI_Mrecv(mpi->data, bytes, MPI_BYTE, message, MPI_STATUS_IGNORE);
+    if (code != MPI_SUCCESS) {
+        if (!is_death(code))
+            return fail(mpi, "MPI_Mrecv", code);
+        find_deaths(mpi);
+        return MP_MPI_NONE;
+    }
+    *data_p = mpi->data;
+    *bytes_p = (size_t)bytes;
+    return MP_MPI_MESSAGE;
+}
+
+static enum mp_mpi_result module_poll(struct mp_mpi *mpi, size_t bytes_max, int *from_p,
+                                      void **data_p, size_t *bytes_p)
+{
+    enum mp_mpi_result result = MP_MPI_NONE;
+    MPI_Message message;
+    MPI_Status status;
+    int found = 0, code;
+
+    free(mpi->data);
+    mpi->data = NULL;
+    sweep_sends(mpi);
+    code = MPI_Improbe(MPI_ANY_SOURCE, TAG, mpi->comm, &found, &message, &status);
+    if (code != MPI_SUCCESS) {
+        if (!is_death(code))
+            return fail(mpi, "MPI_Improbe", code);
+        find_deaths(mpi);
+    } else if (found) {
+        *from_p = status.MPI_SOURCE;
+        result = receive(mpi, bytes_max, &message, &status, data_p, bytes_p);
+    }
+    return result != MP_MPI_NONE ? result : say_lost(mpi, from_p);
+}
+
+static int module_rank(const struct mp_mpi *mpi)
+{
+    return mpi->rank;
+}
+
+static int module_ranks(const struct mp_mpi *mpi)
+{
+    return mpi->ranks;
+}
+
+static int module_survives(const struct mp_mpi *mpi)
+{
+    return mpi->survives;
+}
+
+static const char *module_text(const struct mp_mpi *mpi)
+{
+    return mpi->text;
+}
+
+__attribute__((visibility("default"))) extern const struct mp_mpi_module mp_mpi_module_1;
+const struct mp_mpi_module mp_mpi_module_1 = {
+    .open = module_open,
+    .close = module_close,
+    .rank = module_rank,
+    .ranks = module_ranks,
+    .survives = module_survives,
+    .text = module_text,
+    .send = module_send,
+    .poll = module_poll,
+};

@@ -1,0 +1,306 @@
+/*
+ * Placements: the first one, and in each epoch a new one if it pays. The lowest live rank
+ * schedules: it gets what all ranks used, decides, and sends the placement; each rank reads what
+ * it is to keep, in the background; when all have it, the scheduler lets all switch, each between
+ * two layers. A rank that missed any of this is asked for what it does not keep, or does not ask
+ * who keeps it: that takes time and changes no result.
+ */
+#include <string.h>
+
+#include "engine/cluster/rank_int.h"
+#include "policy/pager/pager.h"
+#include "vmm/base/error.h"
+#include "vmm/base/log.h"
+
+/* Before anything was measured. */
+#define UNKNOWN_CALL_S 1e-3
+#define UNKNOWN_LOAD_S 1e-2
+/* A placement that is not everywhere after so many deadlines is given up. */
+#define COPY_DEADLINES 12
+
+uint32_t mp_rank_scheduler(const struct mp_rank *rank)
+{
+    uint32_t p = 0;
+
+    while (p < rank->self && rank->peer[p].state != MP_PEER_LIVE)
+        p++;
+    return p;
+}
+
+static bool is_there(const struct mp_rank *rank, uint32_t p)
+{
+    return p == rank->self || rank->peer[p].state == MP_PEER_LIVE;
+}
+
+static double known_or(double value, double other)
+{
+    return value > 0 ? value : other;
+}
+
+static double load_s(const struct mp_rank *rank)
+{
+    return known_or((double)mp_pager_load_ns(mp_engine_pager(rank->engine)) / 1e9, UNKNOWN_LOAD_S);
+}
+
+static double call_s(const struct mp_rank *rank)
+{
+    double sum = 0;
+    uint32_t count = 0;
+
+    for (uint32_t p = 0; p < rank->ranks; p++) {
+        if (rank->peer[p].fixed_ns > 0) {
+            sum += rank->peer[p].fixed_ns / 1e9;
+            count++;
+        }
+    }
+    return count > 0 ? sum / count : UNKNOWN_CALL_S;
+}
+
+/* Arrays of the facts that are made for one decision. */
+struct numbers {
+    uint32_t first_device[MP_RANKS_MAX + 1], slots[MP_RANKS_MAX];
+    double call_s[MP_RANKS_MAX * MP_RANKS_MAX], token_s[MP_RANKS_MAX * MP_RANKS_MAX];
+    double page_s[MP_RANKS_MAX], copy_s[MP_RANKS_MAX];
+};
+
+static void fill_facts(struct mp_rank *rank, struct numbers *n)
+{
+    double seconds = 0;
+
+    for (uint32_t p = 0; p < rank->ranks; p++) {
+        const struct mp_peer *peer = &rank->peer[p];
+
+        n->first_device[p + 1] = p + 1;
+        n->slots[p] = is_there(rank, p) ? peer->about.slots : 0;
+        n->copy_s[p] = known_or(peer->load_s, UNKNOWN_LOAD_S);
+        n->page_s[p] = peer->about.reads ? n->copy_s[p] : -1;
+        seconds = rank->rank_seconds[p] > seconds ? rank->rank_seconds[p] : seconds;
+        for (uint32_t q = 0; q < rank->ranks; q++) {
+            n->call_s[p * rank->ranks + q] = known_or(peer->fixed_ns / 1e9, UNKNOWN_CALL_S);
+            n->token_s[p * rank->ranks + q] = peer->row_ns / 1e9;
+        }
+    }
+    rank->facts = (struct mp_place_facts){
+        .layers = rank->limits.layers,
+        .experts = rank->limits.experts,
+        .servers = rank->ranks,
+        .first_device = n->first_device,
+        .slots = n->slots,
+        .tokens = rank->sum_tokens,
+        .calls = rank->sum_calls,
+        .seconds = seconds > 0 ? seconds : 1,
+        .call_s = n->call_s,
+        .token_s = n->token_s,
+        .page_s = n->page_s,
+        .copy_s = n->copy_s,
+        .seed = rank->config.seed + rank->next_epoch,
+    };
+}
+
+/*
+ * keeps := what this rank is to keep, of the placement that comes if there is one. Memory is full
+ * of the old one, so what leaves makes room for what comes. The rank is still asked for it until
+ * all switch, and then reads it for one use: both placements at once would need twice the memory.
+ */
+static void keep(struct mp_rank *rank)
+{
+    const struct mp_placement *placement = rank->copying ? &rank->next : &rank->now;
+
+    for (uint32_t id = 0; id < rank->ids; id++)
+        rank->keeps[id] = placement->device[(size_t)rank->self * rank->ids + id] != 0;
+    mp_pager_place(mp_engine_pager(rank->engine), rank->keeps);
+}
+
+enum mp_status mp_rank_place_first(struct mp_rank *rank)
+{
+    struct numbers numbers = { { 0 }, { 0 }, { 0 }, { 0 }, { 0 }, { 0 } };
+    enum mp_status status;
+
+    fill_facts(rank, &numbers);
+    status = mp_placement_init(&rank->now, &rank->facts);
+    if (status == MP_OK)
+        status = mp_placement_init(&rank->next, &rank->facts);
+    if (status == MP_OK)
+        status = mp_place(rank->config.place, &rank->facts, &rank->now);
+    if (status != MP_OK)
+        return status;
+    rank->placed = true;
+    rank->stats_ns = rank->epoch_ns = mp_rank_now_ns(rank);
+    keep(rank);
+    return MP_OK;
+}
+
+/* ---- what was used */
+
+static void add_stats(struct mp_rank *rank, uint32_t from, double seconds, const double *tokens,
+                      const double *calls)
+{
+    const size_t at = (size_t)from * rank->ids;
+
+    /* What was seen under earlier requests fades. */
+    rank->rank_seconds[from] = rank->rank_seconds[from] / 2 + seconds;
+    for (uint32_t id = 0; id < rank->ids; id++) {
+        rank->sum_tokens[at + id] = rank->sum_tokens[at + id] / 2 + tokens[id];
+        rank->sum_calls[at + id] = rank->sum_calls[at + id] / 2 + calls[id];
+    }
+}
+
+void mp_rank_take_stats(struct mp_rank *rank, uint32_t from, const struct mp_message *message)
+{
+    struct mp_peer *peer = &rank->peer[from];
+
+    add_stats(rank, from, message->stats->seconds, message->tokens, message->calls);
+    peer->load_s = message->stats->load_s;
+    if (peer->fixed_ns == 0)
+        peer->fixed_ns = message->stats->call_s * 1e9;
+}
+
+static void send_stats(struct mp_rank *rank, uint32_t to)
+{
+    const double seconds = (double)(mp_rank_now_ns(rank) - rank->stats_ns) / 1e9;
+    struct mp_message_head *head = rank->out;
+    struct mp_message_stats *stats = (void *)(head + 1);
+    double *tokens = (void *)(stats + 1), *calls = tokens + rank->ids;
+    const uint64_t bytes = sizeof(*head) + sizeof(*stats) + 2 * rank->ids * sizeof(double);
+
+    rank->stats_ns = mp_rank_now_ns(rank);
+    rank->peer[rank->self].load_s = load_s(rank);
+    rank->peer[rank->self].fixed_ns = call_s(rank) * 1e9;
+    if (to == rank->self) {
+        add_stats(rank, to, seconds, rank->tokens, rank->calls);
+    } else {
+        mp_rank_head(rank, head, MP_MESSAGE_STATS, bytes);
+        *stats = (struct mp_message_stats){ .seconds = seconds,
+                                            .load_s = load_s(rank),
+                                            .call_s = call_s(rank) };
+        memcpy(tokens, rank->tokens, rank->ids * sizeof(double));
+        memcpy(calls, rank->calls, rank->ids * sizeof(double));
+        (void)mp_rank_send(rank, to, head, bytes);
+    }
+    memset(rank->tokens, 0, rank->ids * sizeof(double));
+    memset(rank->calls, 0, rank->ids * sizeof(double));
+}
+
+/* ---- a new placement */
+
+static void begin_copying(struct mp_rank *rank, uint32_t epoch)
+{
+    rank->next_epoch = epoch;
+    rank->copying = true;
+    rank->peer[rank->self].ready = false;
+    keep(rank);
+}
+
+static void send_placement(struct mp_rank *rank)
+{
+    const uint64_t values = (uint64_t)rank->ranks * rank->ids;
+    const uint64_t bytes = sizeof(struct mp_message_head) + values * sizeof(uint16_t);
+    struct mp_message_head *head = rank->out;
+
+    mp_rank_head(rank, head, MP_MESSAGE_PLACE, bytes);
+    head->epoch = rank->next_epoch;
+    memcpy(head + 1, rank->next.device, values * sizeof(uint16_t));
+    for (uint32_t p = 0; p < rank->ranks; p++) {
+        rank->peer[p].ready = false;
+        if (p != rank->self)
+            (void)mp_rank_send(rank, p, head, bytes);
+    }
+}
+
+static void decide(struct mp_rank *rank)
+{
+    const struct mp_place_ops *place = rank->config.place;
+    const double horizon_s = (double)rank->config.horizon_ns / 1e9;
+    struct numbers numbers = { { 0 }, { 0 }, { 0 }, { 0 }, { 0 }, { 0 } };
+
+    rank->copying = false;
+    fill_facts(rank, &numbers);
+    if (mp_place(place, &rank->facts, &rank->next) != MP_OK) {
+        mp_log_warn("cluster", "the placement stays: %s", mp_error_last()->text);
+        mp_error_clear();
+        return;
+    }
+    if (!rank->config.always_adopts &&
+        !mp_place_adopts(place, &rank->facts, &rank->now, &rank->next, horizon_s))
+        return;
+    rank->proposed = true;
+    begin_copying(rank, rank->report.epoch + 1);
+    send_placement(rank);
+}
+
+void mp_rank_take_place(struct mp_rank *rank, const struct mp_message *message)
+{
+    if (!rank->placed || message->head->epoch <= rank->report.epoch)
+        return;
+    rank->proposed = false; /* there is another scheduler */
+    memcpy(rank->next.device, message->device, (size_t)rank->ranks * rank->ids * sizeof(uint16_t));
+    begin_copying(rank, message->head->epoch);
+}
+
+void mp_rank_take_switch(struct mp_rank *rank, uint32_t epoch)
+{
+    const struct mp_placement before = rank->now;
+
+    if (!rank->copying || epoch != rank->next_epoch)
+        return;
+    rank->now = rank->next;
+    rank->next = before;
+    rank->copying = false;
+    rank->report.epoch = epoch;
+    rank->report.migrations++;
+    keep(rank);
+}
+
+static bool all_ready(const struct mp_rank *rank)
+{
+    bool all = true;
+
+    for (uint32_t p = 0; p < rank->ranks; p++)
+        all &= !is_there(rank, p) || rank->peer[p].ready;
+    return all;
+}
+
+static void follow_copies(struct mp_rank *rank)
+{
+    const uint32_t scheduler = mp_rank_scheduler(rank);
+    const bool there = mp_pager_fill_placed(mp_engine_pager(rank->engine));
+    struct mp_message_head head;
+
+    if (!rank->copying)
+        return;
+    if (there && !rank->peer[rank->self].ready) {
+        rank->peer[rank->self].ready = true;
+        mp_rank_head(rank, &head, MP_MESSAGE_READY, sizeof(head));
+        head.epoch = rank->next_epoch;
+        if (scheduler != rank->self)
+            (void)mp_rank_send(rank, scheduler, &head, sizeof(head));
+    }
+    if (!rank->proposed)
+        return;
+    if (all_ready(rank)) {
+        rank->proposed = false;
+        mp_rank_tell_all(rank, MP_MESSAGE_SWITCH, rank->next_epoch);
+        mp_rank_take_switch(rank, rank->next_epoch);
+    } else if (mp_rank_now_ns(rank) - rank->epoch_ns > COPY_DEADLINES * rank->config.deadline_ns) {
+        rank->proposed = rank->copying = false;
+        keep(rank);
+    }
+}
+
+enum mp_status mp_rank_follow_epoch(struct mp_rank *rank)
+{
+    const uint64_t now = mp_rank_now_ns(rank);
+    const uint32_t scheduler = mp_rank_scheduler(rank);
+
+    if (!rank->placed)
+        return MP_OK;
+    follow_copies(rank);
+    if (rank->config.epoch_ns == 0 || rank->leaving || rank->proposed ||
+        now - rank->epoch_ns < rank->config.epoch_ns)
+        return MP_OK;
+    rank->epoch_ns = now;
+    send_stats(rank, scheduler);
+    if (scheduler == rank->self && (rank->config.place->migrates || rank->config.always_adopts))
+        decide(rank);
+    return MP_OK;
+}

@@ -1,0 +1,119 @@
+#ifndef MP_RANK_INT_H
+#define MP_RANK_INT_H
+
+#include "engine/cluster/rank.h"
+
+/*
+ * Parts of a rank: creation, messages and silence (rank.c), who is there (hello.c), one layer
+ * (rank_layer.c), placements (rank_epoch.c).
+ */
+#define MP_WHERE_HERE UINT32_MAX
+
+enum mp_peer_state { MP_PEER_LIVE, MP_PEER_SILENT, MP_PEER_LOST };
+
+/* A call that has not been answered: the message itself, and whose rows they are. */
+struct mp_call {
+    uint64_t id; /* 0: none */
+    uint64_t sent_ns, began_ns;
+    uint64_t tried; /* bit of each rank that was asked */
+    void *message;  /* of call_bytes_max */
+    uint64_t bytes;
+    uint32_t *token; // (tokens_max): of the batch, for each token of the message
+    bool open, failed;
+};
+
+struct mp_peer {
+    enum mp_peer_state state;
+    uint64_t heard_ns;
+    bool hello, placed, done, ready; /* what it has said */
+    struct mp_hello about;
+    double fixed_ns, row_ns; /* of a call, measured: waiting for it; 0: unknown */
+    uint64_t planned_ns;     /* of the calls that the layer has for it */
+    struct mp_call call;
+    unsigned track;
+    double load_s; /* reading an expert, as it last said */
+};
+
+struct mp_rank {
+    struct mp_rank_config config;
+    struct mp_peers peers; /* for the engine */
+    struct mp_engine *engine;
+    struct mp_message_limits limits;
+    uint32_t self, ranks, ids; /* ids: experts of all layers */
+    uint64_t message_bytes_max, beat_ns, next_call;
+    struct mp_peer *peer; // (ranks)
+    struct mp_rank_report report;
+    bool leaving; /* nothing will be asked any more */
+
+    /* Of the open layer. */
+    uint32_t layer;
+    uint32_t *where;                    // (experts): who computes it
+    uint32_t *place;                    // (tokens_max): number in the message
+    float *results;                     // (T, R, H) of collect(); NULL outside
+    float *served;                      // (tokens_max, top_k, hidden): scratch for others' rows
+    void *out;                          /* a message that is being made */
+    struct mp_served *list;             // (experts)
+    uint32_t *list_tokens, *list_ranks; // (tokens_max * top_k)
+
+    /* Placements. facts: all arrays are in `facts_block`. */
+    struct mp_place_facts facts;
+    struct mp_placement now, next;
+    bool placed, copying, proposed; /* the first is in use; the second comes; as the scheduler */
+    uint32_t next_epoch;
+    uint64_t epoch_ns, stats_ns;    /* of the last decision; when counts began */
+    double *tokens, *calls;         // (ids): this rank's, since the last message about them
+    double *sum_tokens, *sum_calls; // (ranks, ids): of all, as the scheduler knows them
+    double *rank_seconds;           // (ranks): what those cover
+    uint32_t *slots;                // (ranks)
+    uint8_t *keeps;                 // (ids): 1: the pager shall not evict it
+
+    struct mp_message_result *all; /* RESULT of all ranks */
+    uint32_t all_count;
+};
+
+static inline uint64_t mp_rank_now_ns(const struct mp_rank *rank)
+{
+    return mp_clock_now_ns(rank->config.engine->clock);
+}
+
+static inline bool mp_rank_keeps(const struct mp_rank *rank, uint32_t server, uint32_t id)
+{
+    return rank->now.device[(size_t)server * rank->ids + id] != 0;
+}
+
+/* Handle what has come, until nothing has; *any_p: something had. */
+enum mp_status mp_rank_receive(struct mp_rank *rank, bool *any_p) MP_MUST_CHECK;
+
+/* Send a message to a rank. What cannot be sent is no error here: whoever waits for an answer
+ * does not get one. False: it was not sent. */
+bool mp_rank_send(struct mp_rank *rank, uint32_t to, void *message, uint64_t bytes);
+
+/* Fill the head of a message. */
+void mp_rank_head(const struct mp_rank *rank, struct mp_message_head *head,
+                  enum mp_message_kind kind, uint64_t bytes);
+/* A message that is its head, to all that may be there. */
+void mp_rank_tell_all(struct mp_rank *rank, enum mp_message_kind kind, uint32_t epoch);
+
+/* A peer that is asked and has not been heard of for so long is not waited for any more. */
+void mp_rank_check_silence(struct mp_rank *rank, uint32_t peer, uint64_t since_ns);
+
+/* rank_layer.c */
+enum mp_status mp_rank_serve(struct mp_rank *rank, uint32_t from,
+                             const struct mp_message *message) MP_MUST_CHECK;
+void mp_rank_take_reply(struct mp_rank *rank, uint32_t from, const struct mp_message *message);
+void mp_rank_take_refusal(struct mp_rank *rank, uint32_t from, const struct mp_message *message);
+void mp_rank_fill_peers(struct mp_rank *rank);
+
+/* hello.c */
+enum mp_status mp_rank_take_hello(struct mp_rank *rank, uint32_t from,
+                                  const struct mp_hello *hello) MP_MUST_CHECK;
+
+/* rank_epoch.c: place for the first time; what messages say; what time says. */
+enum mp_status mp_rank_place_first(struct mp_rank *rank) MP_MUST_CHECK;
+void mp_rank_take_stats(struct mp_rank *rank, uint32_t from, const struct mp_message *message);
+void mp_rank_take_place(struct mp_rank *rank, const struct mp_message *message);
+void mp_rank_take_switch(struct mp_rank *rank, uint32_t epoch);
+enum mp_status mp_rank_follow_epoch(struct mp_rank *rank) MP_MUST_CHECK;
+uint32_t mp_rank_scheduler(const struct mp_rank *rank);
+
+#endif

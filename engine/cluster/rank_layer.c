@@ -1,0 +1,524 @@
+/*
+ * One MoE layer across ranks: which experts another rank computes, the message to each such rank,
+ * their results, and the same for others.
+ */
+#include <inttypes.h>
+#include <string.h>
+
+#include "engine/cluster/rank_int.h"
+#include "vmm/base/assert.h"
+#include "vmm/base/error.h"
+#include "vmm/base/log.h"
+
+/* Rows of a call from which on arithmetic and the link show, as in costs.c. */
+#define MANY_ROWS 8
+/* Between two looks at what has come. */
+#define WAIT_NS 50000
+
+static struct mp_rank *rank_of(void *ctx)
+{
+    return ctx;
+}
+
+/* ---- which */
+
+/* How much longer the layer is expected to take if `peer` gets these rows, too. */
+static double peer_ns(const struct mp_peer *peer, uint32_t tokens)
+{
+    const double fixed = peer->planned_ns > 0 ? 0 : peer->fixed_ns;
+
+    return (double)peer->planned_ns + fixed + peer->row_ns * tokens;
+}
+
+/* The live rank that keeps the expert and is expected to be done first; the lowest if several are.
+ */
+static uint32_t find_holder(const struct mp_rank *rank, uint32_t id, uint32_t tokens,
+                            double *best_p)
+{
+    uint32_t holder = MP_WHERE_HERE;
+
+    for (uint32_t p = 0; p < rank->ranks; p++) {
+        double ns;
+
+        if (p == rank->self || rank->peer[p].state != MP_PEER_LIVE || !mp_rank_keeps(rank, p, id))
+            continue;
+        ns = peer_ns(&rank->peer[p], tokens);
+        if (holder == MP_WHERE_HERE || ns < *best_p) {
+            holder = p;
+            *best_p = ns;
+        }
+    }
+    return holder;
+}
+
+static enum mp_status no_holder(const struct mp_rank *rank, uint32_t layer, uint32_t expert)
+{
+    char names[64] = "none was placed";
+    size_t at = 0;
+
+    for (uint32_t p = 0; p < rank->ranks && at + 8 < sizeof(names); p++) {
+        if (p != rank->self && mp_rank_keeps(rank, p, layer * rank->limits.experts + expert))
+            at += (size_t)snprintf(names + at, sizeof(names) - at, "%srank %u", at > 0 ? ", " : "",
+                                   p);
+    }
+    return mp_fail(MP_ERR_CLUSTER, "E_EXPERT_LOST",
+                   "expert %u of MoE layer %u is on no rank that answers (%s), and rank %u may not "
+                   "read it; start the rank again, or set \"reads\" in the cluster file",
+                   expert, layer, names, rank->self);
+}
+
+/* Who computes an expert that is not in memory here. */
+static enum mp_status choose_one(struct mp_rank *rank, const struct mp_assign_facts *facts,
+                                 uint32_t i, uint32_t *where_p)
+{
+    const struct mp_place_ops *ops = rank->config.place;
+    const uint32_t id = facts->layer * rank->limits.experts + facts->experts[i];
+    const bool kept = mp_rank_keeps(rank, rank->self, id);
+    const bool may_read = kept || rank->config.reads;
+    double ns = 0;
+    const uint32_t holder = ops->calls || !rank->config.reads
+                                ? find_holder(rank, id, facts->tokens[i], &ns)
+                                : MP_WHERE_HERE;
+
+    *where_p = MP_WHERE_HERE;
+    if (kept)
+        return MP_OK;
+    if (holder == MP_WHERE_HERE)
+        return may_read ? MP_OK : no_holder(rank, facts->layer, facts->experts[i]);
+    if (may_read && ops->pages && (double)facts->costs->load_ns < ns)
+        return MP_OK;
+    *where_p = holder;
+    rank->peer[holder].planned_ns = (uint64_t)ns;
+    return MP_OK;
+}
+
+static enum mp_status choose(void *ctx, const struct mp_assign_facts *facts, uint32_t *executors)
+{
+    struct mp_rank *rank = rank_of(ctx);
+    enum mp_status status = MP_OK;
+
+    for (uint32_t p = 0; p < rank->ranks; p++) {
+        rank->peer[p].planned_ns = 0;
+        rank->peer[p].call.open = false; /* of a layer that failed */
+    }
+    for (uint32_t i = 0; i < facts->count && status == MP_OK; i++) {
+        const uint32_t id = facts->layer * rank->limits.experts + facts->experts[i];
+        uint32_t where = MP_WHERE_HERE;
+
+        if (!facts->resident[i] && rank->placed)
+            status = choose_one(rank, facts, i, &where);
+        rank->where[facts->experts[i]] = where;
+        rank->tokens[id] += facts->tokens[i];
+        rank->calls[id] += 1;
+        rank->report.all_tokens += facts->tokens[i];
+        if (where == MP_WHERE_HERE)
+            rank->report.local_tokens += facts->tokens[i];
+        else
+            executors[i] = MP_EXECUTOR_PEERS;
+    }
+    return status;
+}
+
+/* ---- asking */
+
+/* Number the tokens that rank `to` gets, ascending; groups and rows are counted. */
+static void number_tokens(struct mp_rank *rank, uint32_t to, const struct mp_expert_work *work,
+                          uint32_t count, struct mp_message_head *head)
+{
+    struct mp_call *call = &rank->peer[to].call;
+
+    for (uint32_t t = 0; t < rank->limits.tokens_max; t++)
+        rank->place[t] = UINT32_MAX;
+    for (uint32_t i = 0; i < count; i++) {
+        if (rank->where[work[i].expert] != to)
+            continue;
+        head->groups++;
+        head->rows += work[i].rows.count;
+        for (uint32_t r = 0; r < work[i].rows.count; r++)
+            rank->place[work[i].rows.token[r]] = 0;
+    }
+    for (uint32_t t = 0; t < rank->limits.tokens_max; t++) {
+        if (rank->place[t] == UINT32_MAX)
+            continue;
+        call->token[head->tokens] = t;
+        rank->place[t] = head->tokens++;
+    }
+}
+
+/* The message to rank `to`, in its call. */
+static void make_call(struct mp_rank *rank, uint32_t to, const float *input,
+                      const struct mp_expert_work *work, uint32_t count)
+{
+    const size_t H = rank->limits.hidden;
+    struct mp_call *call = &rank->peer[to].call;
+    struct mp_message_head *head = call->message;
+    struct mp_message_head numbers = { 0 };
+    struct mp_message_group *group = (void *)(head + 1);
+    uint32_t *row;
+    float *values;
+
+    number_tokens(rank, to, work, count, &numbers);
+    call->bytes =
+        mp_message_call_bytes(&rank->limits, numbers.groups, numbers.tokens, numbers.rows);
+    mp_rank_head(rank, head, MP_MESSAGE_CALL, call->bytes);
+    head->id = call->id;
+    head->layer = rank->layer;
+    head->groups = numbers.groups;
+    head->tokens = numbers.tokens;
+    head->rows = numbers.rows;
+    row = (void *)(group + numbers.groups);
+    values = (void *)(row + numbers.rows);
+    for (uint32_t i = 0; i < count; i++) {
+        if (rank->where[work[i].expert] != to)
+            continue;
+        *group++ = (struct mp_message_group){ work[i].expert, work[i].rows.count };
+        for (uint32_t r = 0; r < work[i].rows.count; r++)
+            *row++ = rank->place[work[i].rows.token[r]] * rank->limits.top_k + work[i].rows.rank[r];
+    }
+    for (uint32_t t = 0; t < numbers.tokens; t++)
+        memcpy(values + t * H, input + call->token[t] * H, H * sizeof(float));
+}
+
+static void send_call(struct mp_rank *rank, uint32_t to)
+{
+    struct mp_call *call = &rank->peer[to].call;
+
+    call->sent_ns = mp_rank_now_ns(rank);
+    call->tried |= UINT64_C(1) << to;
+    call->failed = !mp_rank_send(rank, to, call->message, call->bytes);
+    rank->report.calls++;
+}
+
+static bool is_asked(const struct mp_rank *rank, uint32_t peer, const struct mp_expert_work *work,
+                     uint32_t count)
+{
+    uint32_t i = 0;
+
+    while (i < count && rank->where[work[i].expert] != peer)
+        i++;
+    return i < count;
+}
+
+static enum mp_status ask(void *ctx, uint32_t layer, const float *input,
+                          const struct mp_expert_work *work, uint32_t count)
+{
+    struct mp_rank *rank = rank_of(ctx);
+
+    rank->layer = layer;
+    for (uint32_t p = 0; p < rank->ranks; p++) {
+        struct mp_call *call = &rank->peer[p].call;
+
+        if (p == rank->self || !is_asked(rank, p, work, count))
+            continue;
+        call->id = ++rank->next_call;
+        call->open = true;
+        call->tried = 0;
+        make_call(rank, p, input, work, count);
+        call->began_ns = mp_timeline_now_ns(rank->config.engine->timeline);
+        send_call(rank, p);
+    }
+    return MP_OK;
+}
+
+/* ---- results */
+
+/* Put the results of a call, in the order of its rows, where local ones are. */
+static void put_results(struct mp_rank *rank, const struct mp_call *call, const float *values)
+{
+    const struct mp_message_head *head = call->message;
+    const struct mp_message_group *groups = (const void *)(head + 1);
+    const uint32_t *rows = (const void *)(groups + head->groups);
+    const size_t H = rank->limits.hidden, R = rank->limits.top_k;
+
+    for (uint32_t i = 0; i < head->rows; i++) {
+        const size_t at = call->token[rows[i] / R] * R + rows[i] % R;
+
+        memcpy(rank->results + at * H, values + i * H, H * sizeof(float));
+    }
+}
+
+/* A running mean over about 16 calls of how long one was waited for. */
+static void learn(double *value, double sample)
+{
+    *value = *value == 0 ? sample : (*value * 15 + sample) / 16;
+}
+
+static void note_call(struct mp_rank *rank, struct mp_peer *peer,
+                      const struct mp_message_head *head)
+{
+    const struct mp_engine_config *engine = rank->config.engine;
+    const double ns = (double)(mp_rank_now_ns(rank) - peer->call.sent_ns);
+
+    mp_timeline_span(
+        engine->timeline, peer->track, "call", peer->call.began_ns,
+        mp_timeline_now_ns(engine->timeline),
+        &(struct mp_timeline_args){ { "experts", "rows" }, { head->groups, head->rows } });
+    if (head->rows < MANY_ROWS || peer->fixed_ns == 0)
+        learn(&peer->fixed_ns, ns);
+    else if (ns > peer->fixed_ns)
+        learn(&peer->row_ns, (ns - peer->fixed_ns) / head->rows);
+}
+
+void mp_rank_take_reply(struct mp_rank *rank, uint32_t from, const struct mp_message *message)
+{
+    struct mp_peer *peer = &rank->peer[from];
+    const struct mp_message_head *asked = peer->call.message;
+
+    if (!peer->call.open || message->head->id != peer->call.id || rank->results == NULL ||
+        message->head->layer != asked->layer || message->head->rows != asked->rows) {
+        rank->report.late++;
+        return;
+    }
+    put_results(rank, &peer->call, message->values);
+    peer->call.open = false;
+    note_call(rank, peer, asked);
+}
+
+void mp_rank_take_refusal(struct mp_rank *rank, uint32_t from, const struct mp_message *message)
+{
+    struct mp_call *call = &rank->peer[from].call;
+
+    if (call->open && message->head->id == call->id)
+        call->failed = true;
+    else
+        rank->report.late++;
+}
+
+/* The experts of a call as the engine takes them; numbers of tokens are those of the message. */
+static void list_groups(struct mp_rank *rank, const struct mp_message_group *groups,
+                        const uint32_t *rows, uint32_t count)
+{
+    const uint32_t R = rank->limits.top_k;
+    uint32_t at = 0;
+
+    for (uint32_t g = 0; g < count; g++) {
+        rank->list[g] = (struct mp_served){
+            .expert = groups[g].expert,
+            .rows = { rank->list_tokens + at, rank->list_ranks + at, groups[g].rows },
+        };
+        for (uint32_t i = 0; i < groups[g].rows; i++, at++) {
+            rank->list_tokens[at] = rows[at] / R;
+            rank->list_ranks[at] = rows[at] % R;
+        }
+    }
+}
+
+/* Compute a call here; results are in rank->served at (token, rank). */
+static enum mp_status compute(struct mp_rank *rank, const struct mp_message *message)
+{
+    const struct mp_message_head *head = message->head;
+
+    list_groups(rank, message->groups, message->rows, head->groups);
+    return mp_engine_serve(rank->engine, head->layer, rank->list, head->groups, message->values,
+                           rank->served);
+}
+
+static enum mp_status redo_here(struct mp_rank *rank, struct mp_call *call)
+{
+    const size_t H = rank->limits.hidden, R = rank->limits.top_k;
+    struct mp_message message;
+    enum mp_status status = mp_message_parse(call->message, call->bytes, &rank->limits, &message);
+
+    if (status == MP_OK)
+        status = compute(rank, &message);
+    if (status != MP_OK)
+        return status;
+    for (uint32_t i = 0; i < message.head->rows; i++) {
+        const size_t from = message.rows[i];
+        const size_t to = call->token[from / R] * R + from % R;
+
+        memcpy(rank->results + to * H, rank->served + from * H, H * sizeof(float));
+    }
+    call->open = false;
+    return MP_OK;
+}
+
+/* Can rank `p` compute all of the call? */
+static bool can_take(const struct mp_rank *rank, const struct mp_call *call, uint32_t p)
+{
+    const struct mp_message_head *head = call->message;
+    const struct mp_message_group *groups = (const void *)(head + 1);
+    bool all = rank->peer[p].about.reads != 0;
+
+    if (p == rank->self || rank->peer[p].state != MP_PEER_LIVE ||
+        (call->tried & UINT64_C(1) << p) != 0)
+        return false;
+    for (uint32_t g = 0; g < head->groups && !all; g++) {
+        if (!mp_rank_keeps(rank, p, head->layer * rank->limits.experts + groups[g].expert))
+            return false;
+    }
+    return true;
+}
+
+/* Ask another one: its own call must have ended. */
+static bool move_call(struct mp_rank *rank, uint32_t from, uint32_t to)
+{
+    struct mp_call *call = &rank->peer[to].call, other;
+
+    if (call->open)
+        return false;
+    other = *call;
+    *call = rank->peer[from].call;
+    rank->peer[from].call = other;
+    call->id = ++rank->next_call;
+    ((struct mp_message_head *)call->message)->id = call->id;
+    send_call(rank, to);
+    return true;
+}
+
+/* `peer` will not answer: here, if that may read, else by another one. */
+static enum mp_status redo(struct mp_rank *rank, uint32_t peer)
+{
+    struct mp_call *call = &rank->peer[peer].call;
+    const struct mp_message_head *head = call->message;
+    bool any = false;
+
+    if (rank->config.reads) {
+        rank->report.redone++;
+        return redo_here(rank, call);
+    }
+    for (uint32_t p = 0; p < rank->ranks; p++) {
+        if (!can_take(rank, call, p))
+            continue;
+        any = true;
+        if (move_call(rank, peer, p)) {
+            rank->report.redone++;
+            return MP_OK;
+        }
+    }
+    return any ? MP_OK
+               : no_holder(rank, head->layer,
+                           ((const struct mp_message_group *)(head + 1))->expert);
+}
+
+/* Calls that nobody will answer are computed elsewhere; *open_p: some are not answered yet. */
+static enum mp_status check_calls(struct mp_rank *rank, bool *open_p)
+{
+    enum mp_status status = MP_OK;
+
+    *open_p = false;
+    for (uint32_t p = 0; p < rank->ranks && status == MP_OK; p++) {
+        struct mp_peer *peer = &rank->peer[p];
+
+        if (!peer->call.open)
+            continue;
+        mp_rank_check_silence(rank, p, peer->call.sent_ns);
+        if (peer->call.failed || peer->state != MP_PEER_LIVE)
+            status = redo(rank, p);
+    }
+    for (uint32_t p = 0; p < rank->ranks; p++)
+        *open_p |= rank->peer[p].call.open;
+    return status;
+}
+
+static enum mp_status check_cancel(const struct mp_rank *rank)
+{
+    const volatile sig_atomic_t *cancel = rank->config.engine->cancel;
+
+    return cancel != NULL && *cancel ? mp_fail(MP_ERR_CANCELED, "E_CANCELED", "interrupted")
+                                     : MP_OK;
+}
+
+static enum mp_status collect(void *ctx, float *results)
+{
+    struct mp_rank *rank = rank_of(ctx);
+    const uint64_t start_ns = mp_rank_now_ns(rank);
+    bool open = false, any;
+    enum mp_status status;
+
+    rank->results = results;
+    status = check_calls(rank, &open);
+    while (open && status == MP_OK) {
+        status = mp_rank_receive(rank, &any);
+        if (status == MP_OK)
+            status = check_cancel(rank);
+        if (status == MP_OK)
+            status = check_calls(rank, &open);
+        if (open && !any && status == MP_OK)
+            rank->config.transport->ops->wait(rank->config.transport, WAIT_NS);
+    }
+    rank->results = NULL;
+    rank->report.wait_ns += mp_rank_now_ns(rank) - start_ns;
+    return status;
+}
+
+/* ---- for others */
+
+static void refuse(struct mp_rank *rank, uint32_t to, uint64_t id)
+{
+    struct mp_message_head head;
+
+    mp_rank_head(rank, &head, MP_MESSAGE_REFUSE, sizeof(head));
+    head.id = id;
+    (void)mp_rank_send(rank, to, &head, sizeof(head));
+}
+
+/* Does it keep all that is asked for, or may it read? */
+static bool may_serve(const struct mp_rank *rank, const struct mp_message *message)
+{
+    const struct mp_message_head *head = message->head;
+
+    if (rank->engine == NULL || !rank->placed)
+        return false;
+    for (uint32_t g = 0; g < head->groups && !rank->config.reads; g++) {
+        if (!mp_rank_keeps(rank, rank->self,
+                           head->layer * rank->limits.experts + message->groups[g].expert))
+            return false;
+    }
+    return true;
+}
+
+static void reply(struct mp_rank *rank, uint32_t to, const struct mp_message *message)
+{
+    const size_t H = rank->limits.hidden;
+    const uint64_t bytes = mp_message_reply_bytes(&rank->limits, message->head->rows);
+    struct mp_message_head *head = rank->out;
+    float *values = (void *)(head + 1);
+
+    mp_rank_head(rank, head, MP_MESSAGE_REPLY, bytes);
+    head->id = message->head->id;
+    head->layer = message->head->layer;
+    head->rows = message->head->rows;
+    for (uint32_t i = 0; i < head->rows; i++)
+        memcpy(values + i * H, rank->served + message->rows[i] * H, H * sizeof(float));
+    (void)mp_rank_send(rank, to, head, bytes);
+}
+
+enum mp_status mp_rank_serve(struct mp_rank *rank, uint32_t from, const struct mp_message *message)
+{
+    enum mp_status status;
+
+    if (!may_serve(rank, message)) {
+        refuse(rank, from, message->head->id);
+        return MP_OK;
+    }
+    status = compute(rank, message);
+    if (status != MP_OK) {
+        refuse(rank, from, message->head->id);
+        if (status == MP_ERR_CANCELED)
+            return status;
+        mp_log_warn("cluster", "rank %u asked for experts of MoE layer %u: %s", from,
+                    message->head->layer, mp_error_last()->text);
+        mp_error_clear();
+        return MP_OK;
+    }
+    reply(rank, from, message);
+    rank->report.served++;
+    return MP_OK;
+}
+
+static enum mp_status poll(void *ctx)
+{
+    struct mp_rank *rank = rank_of(ctx);
+    bool any;
+    enum mp_status status = mp_rank_receive(rank, &any);
+
+    return status == MP_OK ? mp_rank_follow_epoch(rank) : status;
+}
+
+void mp_rank_fill_peers(struct mp_rank *rank)
+{
+    rank->peers = (struct mp_peers){
+        .ctx = rank, .poll = poll, .choose = choose, .ask = ask, .collect = collect
+    };
+}

@@ -1,0 +1,238 @@
+/*
+ * What goes wrong between ranks: one dies, the first one too; one is silent and comes back; queues
+ * are full; bytes are none of ours; a rank has other kernels; nobody has an expert any more; memory
+ * is short. Logits that were made are those of one machine, or there is an error with a name.
+ */
+#include <stdio.h>
+#include <string.h>
+
+#include "tests/model/cluster/team.h"
+#include "tests/support/fault/wrap.h"
+#include "tests/support/test.h"
+#include "vmm/base/error.h"
+
+#define MS UINT64_C(1000000)
+
+static struct team_options tiny(uint32_t ranks)
+{
+    return (struct team_options){
+        .model = "models/tiny-moe",
+        .expect = "tests/data/models/tiny-moe-expect",
+        .batch = "b4",
+        .ranks = ranks,
+        .steps = 8,
+        .place = "uniform",
+        .room = 1.2,
+        .deadline_ns = 300 * MS,
+    };
+}
+
+static uint32_t victim;
+
+static void kill_at_3(struct loopback *net, uint32_t rank, uint32_t step)
+{
+    if (rank == victim && step == 3)
+        loopback_kill(net, rank);
+}
+
+/* The rank that dies ends, here by the error of its own next message; others go on. */
+static void a_rank_dies(void)
+{
+    struct team_rank ranks[TEAM_MAX];
+
+    for (victim = 0; victim < 3; victim++) {
+        struct team_options options = tiny(3);
+
+        options.on_step = kill_at_3;
+        team_run(&options, ranks);
+        for (uint32_t r = 0; r < 3; r++) {
+            CHECK(ranks[r].same);
+            if (r == victim)
+                continue;
+            CHECK_EQ(ranks[r].status, MP_OK);
+            CHECK_EQ(ranks[r].rows, 4 * 9);
+            CHECK_EQ(ranks[r].report.lost, 1);
+        }
+    }
+}
+
+static void cut_from_3_to_6(struct loopback *net, uint32_t rank, uint32_t step)
+{
+    if (rank == 1 && (step == 3 || step == 6))
+        loopback_cut(net, 1, step == 3);
+}
+
+static void a_link_is_cut_and_comes_back(void)
+{
+    struct team_options options = tiny(3);
+    struct team_rank ranks[TEAM_MAX];
+
+    options.on_step = cut_from_3_to_6;
+    team_run(&options, ranks);
+    for (uint32_t r = 0; r < 3; r++) {
+        CHECK_EQ(ranks[r].status, MP_OK);
+        CHECK(ranks[r].same && ranks[r].rows == 4 * 9);
+        CHECK_EQ(ranks[r].report.lost, 0);
+    }
+    CHECK(ranks[1].report.redone > 0);
+    CHECK(ranks[0].report.redone + ranks[2].report.redone > 0);
+}
+
+static void limit_at_2(struct loopback *net, uint32_t rank, uint32_t step)
+{
+    if (rank == 0 && step == 2)
+        loopback_limit(net, 1);
+    if (rank == 0 && step == 7)
+        loopback_limit(net, 0);
+}
+
+static void queues_are_full(void)
+{
+    struct team_options options = tiny(3);
+    struct team_rank ranks[TEAM_MAX];
+
+    options.on_step = limit_at_2;
+    team_run(&options, ranks);
+    for (uint32_t r = 0; r < 3; r++)
+        CHECK(ranks[r].status == MP_OK && ranks[r].same && ranks[r].rows == 4 * 9);
+}
+
+static void inject_at_2(struct loopback *net, uint32_t rank, uint32_t step)
+{
+    static const char garbage[64] = "none of ours";
+
+    if (rank == 2 && step == 2)
+        loopback_inject(net, 1, 2, garbage, sizeof(garbage));
+}
+
+/* Rank 2 gets bytes in the name of rank 1, and has nothing more to do with it. */
+static void bytes_that_are_none_of_ours(void)
+{
+    struct team_options options = tiny(3);
+    struct team_rank ranks[TEAM_MAX];
+
+    options.on_step = inject_at_2;
+    team_run(&options, ranks);
+    for (uint32_t r = 0; r < 3; r++)
+        CHECK(ranks[r].status == MP_OK && ranks[r].same && ranks[r].rows == 4 * 9);
+    CHECK_EQ(ranks[2].report.lost, 1);
+    CHECK_EQ(ranks[0].report.lost, 0);
+}
+
+static void other_kernels(void)
+{
+    struct team_options options = tiny(2);
+    struct team_rank ranks[TEAM_MAX];
+
+    if (!strcmp(mp_kernels_best()->name, "ref"))
+        return;
+    options.kernels = "ref";
+    team_run(&options, ranks);
+    CHECK_EQ(ranks[0].status, MP_ERR_CLUSTER);
+    CHECK_EQ(ranks[1].status, MP_ERR_CLUSTER);
+    CHECK_STR(ranks[0].code, "E_CLUSTER_KERNELS");
+    CHECK_STR(ranks[1].code, "E_CLUSTER_KERNELS");
+}
+
+/* Nobody reads what it does not keep: without rank 2 some experts are nowhere. */
+static void nobody_has_an_expert(void)
+{
+    struct team_options options = tiny(3);
+    struct team_rank ranks[TEAM_MAX];
+
+    victim = 2;
+    options.no_reads = true;
+    options.room = 1.0;
+    options.on_step = kill_at_3;
+    team_run(&options, ranks);
+    CHECK(ranks[0].same && ranks[1].same);
+    CHECK_EQ(ranks[0].status, MP_ERR_CLUSTER);
+    CHECK_STR(ranks[0].code, "E_EXPERT_LOST");
+    CHECK(ranks[0].rows < 4 * 9);
+}
+
+static void too_many_experts_for_all(void)
+{
+    struct team_options options = tiny(2);
+    struct team_rank ranks[TEAM_MAX];
+
+    options.place = "prism";
+    options.room = 0.5;
+    team_run(&options, ranks);
+    CHECK_EQ(ranks[0].status, MP_ERR_CONFIG);
+    CHECK_STR(ranks[0].code, "E_PLACE_ROOM");
+    CHECK_STR(ranks[1].code, "E_PLACE_ROOM");
+}
+
+/* Each allocation of an engine that has peers fails once. */
+static void an_engine_with_peers(const struct mp_engine_config *alone,
+                                 struct mp_transport *transport)
+{
+    struct mp_engine_config with = *alone;
+    const struct mp_rank_config config = { .transport = transport,
+                                           .engine = &with,
+                                           .place = mp_place_find("prism") };
+    struct mp_rank *rank = NULL;
+    bool failed = true;
+
+    CHECK_EQ(mp_rank_create(&config, &rank), MP_OK);
+    with.peers = mp_rank_peers(rank);
+    for (uint64_t n = 0; failed; n++) {
+        struct mp_engine *engine = NULL;
+        enum mp_status status;
+
+        fault_nth(FAULT_ALLOCATIONS, n);
+        status = mp_engine_create(&with, &engine);
+        failed = fault_end() > 0;
+        CHECK(failed || status == MP_OK);
+        CHECK(status == MP_OK || engine == NULL);
+        mp_engine_destroy(engine);
+    }
+    mp_rank_destroy(rank);
+}
+
+/* Each allocation of a rank fails once. */
+static void memory_is_short(void)
+{
+    struct harness_options options = harness_defaults("models/tiny-moe");
+    struct loopback *net = loopback_create(3);
+    struct harness h;
+    struct mp_rank_config config;
+    uint64_t failures = 0;
+
+    harness_open(&options, &h);
+    config = (struct mp_rank_config){ .transport = loopback_rank(net, 0),
+                                      .engine = &h.config,
+                                      .place = mp_place_find("prism") };
+    for (uint64_t n = 0;; n++) {
+        struct mp_rank *rank = NULL;
+        enum mp_status status;
+
+        fault_nth(FAULT_ALLOCATIONS, n);
+        status = mp_rank_create(&config, &rank);
+        if (fault_end() == 0) {
+            CHECK_EQ(status, MP_OK);
+            mp_rank_destroy(rank);
+            break;
+        }
+        CHECK_EQ(status, MP_ERR_NO_MEMORY);
+        failures++;
+    }
+    CHECK(failures >= 18);
+    an_engine_with_peers(&h.config, loopback_rank(net, 0));
+    harness_close(&h);
+    loopback_destroy(net);
+}
+
+int main(void)
+{
+    RUN(a_rank_dies);
+    RUN(a_link_is_cut_and_comes_back);
+    RUN(queues_are_full);
+    RUN(bytes_that_are_none_of_ours);
+    RUN(other_kernels);
+    RUN(nobody_has_an_expert);
+    RUN(too_many_experts_for_all);
+    RUN(memory_is_short);
+    return 0;
+}

@@ -1,0 +1,157 @@
+/*
+ * Ranks compute what one machine computes, bit for bit: any number of them, any placement, whatever
+ * they hold, while placements change in every step, and for all models of the tests.
+ */
+#include <stdio.h>
+
+#include "tests/model/cluster/team.h"
+#include "tests/model/families.h"
+#include "tests/support/test.h"
+#include "vmm/base/compiler.h"
+
+#define TINY "models/tiny-moe"
+#define TINY_EXPECT "tests/data/models/tiny-moe-expect"
+
+static struct team_options tiny(uint32_t ranks, const char *place)
+{
+    return (struct team_options){
+        .model = TINY,
+        .expect = TINY_EXPECT,
+        .batch = "b4",
+        .ranks = ranks,
+        .steps = 4,
+        .place = place,
+        .room = 1.2,
+    };
+}
+
+static void check_team(const struct team_options *options, struct team_rank ranks[TEAM_MAX])
+{
+    team_run(options, ranks);
+    for (uint32_t r = 0; r < options->ranks; r++) {
+        if (ranks[r].status == MP_OK && ranks[r].same && ranks[r].rows > 0)
+            continue;
+        fprintf(stderr, "%s with %u ranks, %s: rank %u: status %d, same %d, %u rows\n",
+                options->model, options->ranks, options->place, r, ranks[r].status, ranks[r].same,
+                ranks[r].rows);
+        exit(1);
+    }
+}
+
+static void any_number_of_ranks_and_any_placement(void)
+{
+    static const uint32_t counts[] = { 1, 2, 3, 5 };
+    struct team_rank ranks[TEAM_MAX];
+    const struct mp_place_ops *place;
+
+    for (size_t c = 0; c < MP_ARRAY_LEN(counts); c++) {
+        for (size_t i = 0; (place = mp_place_builtin(i)) != NULL; i++) {
+            const struct team_options options = tiny(counts[c], place->name);
+            uint64_t calls = 0;
+
+            if (place->redirects)
+                continue;
+            check_team(&options, ranks);
+            for (uint32_t r = 0; r < counts[c]; r++) {
+                calls += ranks[r].report.calls;
+                CHECK_EQ(ranks[r].report.redone, 0);
+                CHECK_EQ(ranks[r].report.lost, 0);
+            }
+            CHECK(counts[c] > 1 && place->calls && !place->pages ? calls > 0 : true);
+            CHECK(!place->calls ? calls == 0 : true);
+        }
+    }
+}
+
+static void whatever_fits(void)
+{
+    static const double rooms[] = { 0.3, 1, 1.05, 2, 5 };
+    struct team_rank ranks[TEAM_MAX];
+
+    for (size_t i = 0; i < MP_ARRAY_LEN(rooms); i++) {
+        struct team_options options = tiny(3, rooms[i] < 1 ? "united" : "prism");
+
+        options.room = rooms[i];
+        check_team(&options, ranks);
+    }
+}
+
+static void nobody_reads_what_it_does_not_keep(void)
+{
+    struct team_options options = tiny(3, "uniform");
+    struct team_rank ranks[TEAM_MAX];
+
+    options.no_reads = true;
+    check_team(&options, ranks);
+    for (uint32_t r = 0; r < 3; r++)
+        CHECK(ranks[r].report.calls > 0 && ranks[r].report.served > 0);
+}
+
+static void while_placements_change(void)
+{
+    static const char *const places[] = { "naive", "prism" };
+    struct team_rank ranks[TEAM_MAX];
+
+    for (size_t i = 0; i < MP_ARRAY_LEN(places); i++) {
+        struct team_options options = tiny(3, places[i]);
+
+        options.steps = 16;
+        options.epoch_ns = 1;
+        options.always_adopts = true;
+        check_team(&options, ranks);
+        CHECK(ranks[0].report.migrations > 8);
+        CHECK(ranks[2].report.migrations > 8);
+        CHECK(ranks[1].report.epoch <= ranks[0].report.epoch);
+    }
+}
+
+static void all_models_of_the_tests(void)
+{
+#define X(name) name,
+    static const char *const fixtures[] = { "mixtral-tiny", "qwen2moe-tiny", "qwen3moe-tiny",
+                                            "qwen3moe-tiny-nonorm", FAMILY_FIXTURES(X) };
+#undef X
+    struct team_rank ranks[TEAM_MAX];
+
+    for (size_t i = 0; i < MP_ARRAY_LEN(fixtures); i++) {
+        struct team_options options = tiny(i % 2 ? 2 : 3, i % 3 ? "prism" : "naive");
+        char model[256], expect[300];
+
+        snprintf(model, sizeof(model), "tests/data/models/%s", fixtures[i]);
+        snprintf(expect, sizeof(expect), "%s/expect", model);
+        options.model = model;
+        options.expect = expect;
+        check_team(&options, ranks);
+    }
+}
+
+static void under_policies_that_predict(void)
+{
+    static const char *const profiles[] = { "auto", "gate-lru", "dali", "smoe-exact" };
+    struct team_rank ranks[TEAM_MAX];
+
+    for (size_t i = 0; i < 3; i++) {
+        struct team_options options = tiny(2, "naive");
+
+        options.profile = profiles[i];
+        options.room = 0.8;
+        options.place = "united";
+        check_team(&options, ranks);
+    }
+}
+
+int main(int argc, char **argv)
+{
+    const char *only = argc > 1 ? argv[1] : "";
+
+    if (strcmp(only, "models") == 0) {
+        all_models_of_the_tests();
+        return 0;
+    }
+    any_number_of_ranks_and_any_placement();
+    whatever_fits();
+    nobody_reads_what_it_does_not_keep();
+    while_placements_change();
+    under_policies_that_predict();
+    return 0;
+}
