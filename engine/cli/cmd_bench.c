@@ -11,6 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "engine/cli/bench_cluster.h"
 #include "engine/cli/commands.h"
 #include "engine/session/npy_out.h"
 #include "engine/session/report.h"
@@ -396,8 +397,12 @@ enum mp_status mp_cmd_bench(const struct mp_args *args, const struct mp_settings
         .clock = mp_clock_monotonic(),
         .batch = args->batch > 0 ? (uint32_t)args->batch : 1,
     };
-    enum mp_status status = mp_require_model(args);
+    enum mp_status status;
 
+    if (args->cluster != NULL || args->requests != NULL)
+        return mp_bench_cluster(args, settings);
+    status = args->places == NULL ? mp_require_model(args)
+                                  : mp_fail(MP_ERR_CONFIG, "E_USAGE", "--place needs --cluster");
     if (status != MP_OK)
         return status;
     bench.runs = calloc(args->repeat, sizeof(*bench.runs));

@@ -224,8 +224,11 @@ static enum mp_status open_model(const struct mp_settings *settings,
     return status;
 }
 
-static enum mp_status open_engine(const struct mp_settings *settings, struct mp_session *s)
+static enum mp_status open_engine(const struct mp_settings *settings,
+                                  const struct mp_session_config *config, struct mp_session *s)
 {
+    enum mp_status status = MP_OK;
+
     s->engine_config.weights = s->weights;
     s->engine_config.files = mp_checkpoint_files(s->checkpoint);
     s->engine_config.budget_bytes = s->memory.budget_bytes;
@@ -233,7 +236,9 @@ static enum mp_status open_engine(const struct mp_settings *settings, struct mp_
     s->engine_config.calibration = s->calibration;
     s->engine_config.llapor = s->llapor;
     s->engine_config.forced_routing = s->forced_routing;
-    return mp_engine_create(&s->engine_config, &s->engine);
+    if (config->before_engine != NULL)
+        status = config->before_engine(config->before_engine_ctx, &s->engine_config);
+    return status == MP_OK ? mp_engine_create(&s->engine_config, &s->engine) : status;
 }
 
 static enum mp_status open_drafts(const struct mp_run_settings *run,
@@ -286,7 +291,7 @@ enum mp_status mp_session_open(const struct mp_settings *settings,
                                (session->weights->unit_count / session->weights->slices.count),
                            &session->engine_config.costs);
         if (!config->no_engine)
-            status = open_engine(settings, session);
+            status = open_engine(settings, config, session);
         if (status == MP_OK)
             status = open_drafts(&settings->run, config, session);
     }

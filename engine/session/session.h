@@ -28,6 +28,10 @@ struct mp_session_config {
      * plan_only. */
     enum mp_status (*before_load)(void *ctx);
     void *before_load_ctx;
+    /* Or NULL. Called when all but the engine is there, before it is created; may change its
+     * configuration. */
+    enum mp_status (*before_engine)(void *ctx, struct mp_engine_config *config);
+    void *before_engine_ctx;
     const struct mp_progress *progress; /* or NULL: bytes of weights read */
     struct mp_timeline *timeline;       /* or NULL */
     struct mp_clock *clock;

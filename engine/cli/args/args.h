@@ -15,7 +15,8 @@ struct mp_args {
     const char *logits_out, *trace, *timeline, *decision_log, *out, *tokens_file, *from_trace;
     const char *replayed, *evicts, *profiles, *partition, *budgets, *accounting; /* of replay */
     const char *machine, *batches, *changes;              /* of simulate; profiles also */
-    const char *cluster, *places;                         /* of simulate, for several servers */
+    const char *cluster, *places;                         /* of simulate, bench: several servers */
+    const char *requests;                                 /* of bench, for several servers */
     const char *text, *sweep, *reference;                 /* of calibrate and eval */
     const char *skip;                                     /* of probe */
     const char *type, *to, *imatrix;                      /* of repack */

@@ -71,8 +71,14 @@ const struct mp_flag mp_flags[] = {
           "the machine's description: a built-in one or a file (docs/simulate.md)"),
     INPUT("cluster", cluster, SIMULATE, BASIC, "FILE",
           "several servers instead, with their model (docs/simulate.md)"),
+    INPUT("cluster", cluster, BENCH, BASIC, "FILE",
+          "several machines, one for each rank of mpirun (docs/cluster.md)"),
+    INPUT("requests", requests, BENCH, BASIC, "FILE",
+          "with --cluster: what the users of each server ask for (docs/cluster.md)"),
     TEXT("place", places, SIMULATE, BASIC, "A,B",
          "with --cluster: placements of experts to compare (all)"),
+    TEXT("place", places, BENCH, BASIC, "NAME",
+         "with --cluster: who decides which experts a rank keeps (prism)"),
     TEXT("prompt", prompt, RUN | TOKENIZE, BASIC, "TEXT", "text to continue"),
     INPUT("prompt-file", prompt_file, RUN | TOKENIZE, BASIC, "FILE",
           "the whole file is the prompt, with its last newline; - is standard input"),
@@ -224,7 +230,8 @@ const struct mp_command_info mp_commands[MP_COMMAND_COUNT] = {
     { "bench", "measure prefill and decode", ENGINE_SETTINGS,
       "  moepager bench --model models/tiny-moe --prompt-tokens 64 --gen-tokens 64 --budget 25%\n"
       "  moepager bench --model DIR --batch 4 --repeat 5 --evict lfu --json\n"
-      "  moepager bench --model DIR --tokens-file ids.txt --logits-out logits.npy\n" },
+      "  moepager bench --model DIR --tokens-file ids.txt --logits-out logits.npy\n"
+      "  mpirun -n 3 moepager bench --model DIR --cluster FILE --requests FILE --place prism\n" },
     { "info", "show machine and policies; with --model also its sizes", ENGINE_SETTINGS,
       "  moepager info\n"
       "  moepager info --model models/tiny-moe --json\n" },

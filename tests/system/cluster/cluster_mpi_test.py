@@ -1,0 +1,128 @@
+#!/usr/bin/env python3
+"""Usage: cluster_mpi_test.py PROGRAM [MPIRUN]
+
+Ranks under mpirun compute what one process computes: every request's digest of all logits is the
+same, for several placements and while they change. With an MPI that survives (MPIRUN of Open MPI 5
+and a module built with its mpicc) a rank is killed in the middle, too. Skipped (77) without mpirun.
+"""
+import json
+import os
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+
+SERVER = {"machine": "a100-32gb-xeon6230r", "device_gib": 0.0095, "mbit": 500, "arrival_s": 1}
+
+
+def write_inputs(folder, requests, gen):
+    draw = random.Random(3)
+    with open(f"{folder}/requests", "w") as out:
+        out.write("# made up\n")
+        for i in range(requests):
+            tokens = [draw.randrange(1, 2000) for _ in range(12 + i)]
+            print(i % 3, i * 0.02, gen, *tokens, file=out)
+    cluster = {"model": "deepseek-v2-lite", "requests": 1, "prompt": 1, "gen": 1, "latency_us": 100,
+               "domains": 3, "epoch_s": 0.2,
+               "servers": [SERVER, SERVER, {**SERVER, "devices": 2}]}
+    with open(f"{folder}/cluster", "w") as out:
+        json.dump(cluster, out)
+
+
+def command(program, folder, *more):
+    return [program, "bench", "--model", "models/tiny-moe", "--cluster", f"{folder}/cluster",
+            "--requests", f"{folder}/requests", "--threads", "1", "--json", *more]
+
+
+def lines_of(text):
+    return [json.loads(line) for line in text.splitlines() if line.startswith("{")]
+
+
+def digests(lines):
+    for line in lines:
+        if "requests" in line:
+            return {r["request"]: r["digest"] for r in line["requests"] if not r["failed"]}
+    sys.exit(f"no rank has the results: {lines}")
+
+
+def mpi(mpirun, *more):
+    return [mpirun, "--allow-run-as-root", "--oversubscribe", *more, "--mca", "btl", "tcp,self"]
+
+
+def run(words):
+    done = subprocess.run(words, capture_output=True, text=True, timeout=100)
+    if done.returncode != 0:
+        sys.exit(f"{' '.join(words)}: {done.returncode}\n{done.stderr}")
+    return lines_of(done.stdout)
+
+
+def children(pid):
+    """Ranks below mpirun, in the order of their numbers."""
+    found = []
+    for name in os.listdir("/proc"):
+        try:
+            with open(f"/proc/{name}/environ", "rb") as env, open(f"/proc/{name}/cmdline") as line:
+                words = dict(w.split(b"=", 1) for w in env.read().split(b"\0") if b"=" in w)
+                rank = words.get(b"OMPI_COMM_WORLD_RANK")
+                if rank is not None and line.read().find(f"mark{pid}") >= 0:
+                    found.append((int(rank), int(name)))
+        except (OSError, ValueError):
+            continue
+    return [pid for _, pid in sorted(found)]
+
+
+def kill_one(program, mpirun, folder, victim, alone):
+    """The others' requests end with the digests of one machine."""
+    mark = f"{folder}/mark{victim}"
+    os.symlink(folder, mark)
+    words = command(program, folder)
+    words[words.index("--requests") + 1] = f"{mark}/requests"
+    job = subprocess.Popen(mpi(mpirun, "--with-ft", "ulfm", "-n", "3") + words,
+                           stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    deadline = time.time() + 30
+    while len(children(victim)) < 3 and time.time() < deadline:
+        time.sleep(0.05)
+    time.sleep(1.5)
+    pids = children(victim)
+    if len(pids) == 3:
+        os.kill(pids[victim], signal.SIGKILL)
+    start = time.time()
+    out, err = job.communicate(timeout=100)
+    lines = lines_of(out)
+    left = [line for line in lines if line["rank"] != victim]
+    got = digests(lines)
+    others = {r for r in alone if r % 3 != victim}
+    if len(pids) != 3 or len(left) != 2 or any(line["lost"] != 1 for line in left):
+        sys.exit(f"rank {victim} killed: {len(pids)} ranks, {lines}\n{err}")
+    if not others <= set(got) or any(got[r] != alone[r] for r in got):
+        sys.exit(f"rank {victim} killed: {got}, alone {alone}\n{err}")
+    print(f"rank {victim} killed: {len(got)} requests ended as alone, {time.time() - start:.1f} s")
+
+
+def main():
+    program = sys.argv[1]
+    mpirun = sys.argv[2] if len(sys.argv) > 2 else shutil.which("mpirun")
+    if mpirun is None or not os.path.exists(f"{os.path.dirname(program)}/libmoepager-mpi.so"):
+        print("no mpirun, or no module for MPI")
+        sys.exit(77)
+    with tempfile.TemporaryDirectory() as folder:
+        write_inputs(folder, 9, 6)
+        alone = digests(run(command(program, folder)))
+        for place in ("uniform", "prism", "united"):
+            lines = run(mpi(mpirun, "-n", "3") + command(program, folder, "--place", place))
+            if len(lines) != 3 or digests(lines) != alone:
+                sys.exit(f"{place}: {lines}, alone {alone}")
+            if sum(line["calls"] for line in lines) == 0 and place != "united":
+                sys.exit(f"{place}: nobody asked anybody")
+        if lines[0]["survives"]:
+            write_inputs(folder, 9, 200)
+            alone = digests(run(command(program, folder, "--ctx", "1024")))
+            for victim in range(3):
+                kill_one(program, mpirun, folder, victim, alone)
+
+
+if __name__ == "__main__":
+    main()
