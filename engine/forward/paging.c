@@ -39,8 +39,8 @@ static enum mp_status make_space(struct mp_engine *engine)
         .seed = c->seed,
         .calibration = c->calibration != NULL ? &c->calibration->facts : NULL,
         .slices = c->weights->slices.count,
-        .costs = engine->device != NULL || !c->deterministic || c->peers != NULL ? &engine->costs
-                                                                                  : NULL,
+        .costs =
+            engine->device != NULL || !c->deterministic || c->peers != NULL ? &engine->costs : NULL,
     };
     mp_pager_fit_shape(engine->space, &engine->shape);
     if (engine->shape.slices == 1 && strcmp(c->policies.name, "moepic") == 0)
