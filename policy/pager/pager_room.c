@@ -234,7 +234,8 @@ static uint32_t pick_among(struct mp_pager *pager, uint32_t for_unit, struct can
     return expert != MP_EXPERT_NONE ? last_candidate(pager, &c, expert) : MP_UNIT_NONE;
 }
 
-/* The same; what a placement keeps only where `for_unit` waits for a demand and nothing else goes. */
+/* The same; what a placement keeps only where `for_unit` waits for a demand and nothing else goes.
+ */
 static uint32_t pick_victim(struct mp_pager *pager, uint32_t for_unit, struct candidates c)
 {
     const bool placed = pager->placed != NULL;
