@@ -24,6 +24,7 @@ policy:             vmm/base vmm/options
 policy/admit:       vmm/base policy
 policy/assign:      vmm/base policy
 policy/evict:       vmm/base policy policy/assign
+policy/lookahead:   vmm/base
 policy/partition:   vmm/base policy
 policy/place:       vmm/base policy
 policy/predict:     vmm/base policy
@@ -45,7 +46,7 @@ engine/gpu:         vmm/* kernels/* policy
 engine/preload:     vmm/* engine/session
 engine/doctor:      vmm/* kernels/cpu
 engine/probe:       vmm/* kernels/* policy engine/pool engine/gpu
-engine/forward:     vmm/* kernels/cpu policy policy/pager policy/record policy/replay engine/model engine/model/sidecar engine/pool engine/gpu engine/forward/cpu engine/forward/cuda
+engine/forward:     vmm/* kernels/cpu policy policy/lookahead policy/pager policy/record policy/replay engine/model engine/model/sidecar engine/pool engine/gpu engine/forward/cpu engine/forward/cuda
 engine/forward/cpu: vmm/base kernels/cpu policy/pager engine/model engine/pool engine/forward
 engine/forward/cuda: vmm/* kernels/* policy policy/pager engine/model engine/gpu engine/forward engine/forward/cpu
 engine/cluster:     vmm/* policy policy/pager policy/place engine/model engine/forward

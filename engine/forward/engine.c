@@ -9,6 +9,7 @@
 
 #include "engine/forward/cuda/device.h"
 #include "engine/forward/engine_int.h"
+#include "engine/forward/lookahead.h"
 #include "vmm/base/checked.h"
 #include "vmm/base/error.h"
 #include "vmm/base/log.h"
@@ -168,6 +169,8 @@ enum mp_status mp_engine_create(const struct mp_engine_config *config, struct mp
         status = mp_device_prepare(engine->device);
     if (status == MP_OK)
         status = mp_engine_make_paging(engine);
+    if (status == MP_OK && config->lookahead > 0)
+        status = mp_lookahead_create(engine, &engine->lookahead);
     if (status != MP_OK) {
         mp_engine_destroy(engine);
         return status;
@@ -191,6 +194,7 @@ void mp_engine_destroy(struct mp_engine *engine)
     mp_device_destroy(engine->device);
     mp_engine_predict_destroy(engine);
     mp_engine_peers_destroy(engine);
+    mp_lookahead_destroy(engine->lookahead);
     mp_cpu_fini(&engine->cpu);
     free(engine->moe_layer);
     free(engine->layer_of);
@@ -203,6 +207,12 @@ enum mp_status mp_engine_set_budget(struct mp_engine *engine, uint64_t budget_by
 
     mp_pager_fit_shape(engine->space, &engine->shape);
     return status;
+}
+
+void mp_engine_expect(struct mp_engine *engine, const uint32_t *ids, uint32_t count)
+{
+    if (engine->lookahead != NULL)
+        mp_lookahead_expect(engine->lookahead, ids, count);
 }
 
 bool mp_engine_can_sample(const struct mp_engine *engine)

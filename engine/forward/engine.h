@@ -89,6 +89,7 @@ struct mp_engine_config {
 
     struct mp_profile policies;
     const struct mp_opt_group *option_groups; /* options of policies; or NULL: environment */
+    uint32_t lookahead; /* tokens whose experts are guessed from their ids, 0..8 */
     bool deterministic;
     uint64_t seed;
     const char *decision_log; /* path of the decision log; NULL: none */
@@ -189,6 +190,9 @@ enum mp_status mp_forward(struct mp_engine *engine, const struct mp_batch *batch
  * error the budget has an intermediate value, and the engine is usable.
  */
 enum mp_status mp_engine_set_budget(struct mp_engine *engine, uint64_t budget_bytes) MP_MUST_CHECK;
+
+/* With config.lookahead: ids guessed for the tokens after the next batch, nearest first. */
+void mp_engine_expect(struct mp_engine *engine, const uint32_t *ids, uint32_t count);
 
 /* True if tokens can be sampled without logits on the host, as on a device. */
 bool mp_engine_can_sample(const struct mp_engine *engine);

@@ -44,7 +44,8 @@ struct mp_engine {
     struct mp_decisions *decisions; /* NULL: no log */
     struct mp_pager *pager;
     struct mp_step *step;
-    struct mp_step_ops step_ops; /* of moe.c */
+    struct mp_step_ops step_ops;    /* of moe.c */
+    struct mp_lookahead *lookahead; /* NULL: none */
     unsigned track;
 
     uint32_t *moe_layer;          // (layers): number among MoE layers, or UINT32_MAX

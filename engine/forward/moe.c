@@ -9,6 +9,7 @@
 
 #include "engine/forward/engine_int.h"
 #include "engine/forward/forced_routing.h"
+#include "engine/forward/lookahead.h"
 
 void mp_engine_open_layer(struct mp_engine *engine, uint32_t moe_layer)
 {
@@ -99,6 +100,7 @@ static enum mp_status op_shared(void *ctx, uint32_t moe_layer)
     struct mp_engine *engine = ctx;
     struct mp_compute *c = engine->compute;
 
+    mp_lookahead_prefetch(engine->lookahead, moe_layer); /* reads go on while it is computed */
     engine->predict.shared = true;
     if (engine->config.model->shared_ffn != 0)
         c->ops->shared(c, engine->layer_of[moe_layer]);
@@ -188,6 +190,7 @@ static void op_routed(void *ctx, uint32_t moe_layer, uint32_t tokens, uint32_t k
 
     engine->predict.chosen = experts;
     engine->predict.weights = weights;
+    mp_lookahead_routed(engine->lookahead, moe_layer, experts);
     if (engine->config.routed != NULL)
         engine->config.routed(engine->config.routed_ctx, moe_layer, tokens, k, experts, weights);
 }

@@ -263,6 +263,9 @@ static enum mp_status decode(struct run *run)
         if (count == 0)
             return status;
         run->step++;
+        if (drafts != NULL && run->count == 1)
+            mp_engine_expect(run->config->engine, mp_drafts_unchecked(drafts, 0)->token,
+                             mp_drafts_unchecked(drafts, 0)->count);
         status = run_batch(run, count);
         if (status != MP_OK)
             return status;

@@ -40,6 +40,9 @@ static const struct mp_opt run_opts[] = {
         "Most tokens per sequence that are guessed and checked in one step; the text is the same. "
         "How many are, and whether any, follows from measured tokens per second, or with "
         "--deterministic is always as many as are guessed. 0: none."),
+    MP_OPT(MP_OPT_U64, "LOOKAHEAD", struct mp_run_settings, lookahead, "0", 0, 8,
+           "Guess from the ids of the tokens being processed, and of so many guessed ones after "
+           "them, which experts later layers choose, and read those ahead; 0: do not."),
     MP_OPT(MP_OPT_U64, "SLICES", struct mp_run_settings, slices, "0", 0, MP_SLICES_MAX,
            "Slices that each expert is read and kept in; 0: as the model is stored, another number "
            "must be that one (moepager repack --slices N stores them; there 0 means whole)."),

@@ -22,6 +22,7 @@ struct mp_run_settings {
     uint64_t ctx;            /* 0: the model's, at most 4096 */
     uint64_t prefill_tokens; /* of one batch */
     uint64_t draft_tokens;   /* 0: no drafts */
+    uint64_t lookahead;      /* tokens */
     uint64_t slices;         /* of an expert; 0: as the model is stored */
     char device[32];         /* see engine/session/device_choice.h */
     uint64_t graphs;

@@ -1,7 +1,7 @@
 /*
- * Generation with drafts gives the tokens and the bits of the logits of one without: greedy and
- * sampled, at several budgets, for one sequence and several, up to the last position of the
- * context; and the tokens after a guess have the model's distribution.
+ * Generation with drafts or lookahead gives the tokens and the bits of the logits of one without:
+ * greedy and sampled, at several budgets, for one sequence and several, up to the last position of
+ * the context; and the tokens after a guess have the model's distribution.
  */
 #include <math.h>
 
@@ -85,11 +85,13 @@ static const struct mp_draft_source_ops told_ops = {
 
 struct setup {
     uint64_t budget_bytes;
-    uint32_t sequences, ctx, guesses;
+    uint32_t sequences, ctx, guesses, lookahead;
     double temperature;
     bool deterministic;
     const struct text *truth; /* guesses from it; NULL: looked up in the text */
 };
+
+static uint64_t last_hits; /* of the last run */
 
 static struct mp_drafts_stats run(const struct setup *setup, struct text *text)
 {
@@ -109,6 +111,7 @@ static struct mp_drafts_stats run(const struct setup *setup, struct text *text)
     options.sequences = setup->sequences;
     options.ctx = setup->ctx;
     options.deterministic = setup->deterministic;
+    options.lookahead = setup->lookahead;
     options.wanted_max = setup->sequences * (1 + setup->guesses);
     harness_open(&options, &h);
     for (uint32_t s = 0; s < setup->sequences; s++) {
@@ -130,6 +133,7 @@ static struct mp_drafts_stats run(const struct setup *setup, struct text *text)
     logits_sum = 0;
     CHECK_EQ(mp_generate(&config, prompts, setup->sequences, outputs, &stats), MP_OK);
     CHECK(mp_pager_check(mp_engine_pager(h.engine)));
+    last_hits = mp_engine_counters(h.engine)->hits;
     memset(text, 0, sizeof(*text));
     text->sum = logits_sum;
     for (uint32_t s = 0; s < setup->sequences; s++) {
@@ -151,7 +155,7 @@ static void drafts_change_no_bit(void)
 
     for (size_t t = 0; t < 2; t++) {
         for (uint32_t sequences = 1; sequences <= 3; sequences += 2) {
-            struct setup setup = { UINT64_MAX, sequences, 160, 0, temperatures[t], false, NULL };
+            struct setup setup = { UINT64_MAX, sequences, 160, 0, 0, temperatures[t], false, NULL };
             struct text plain, drafted;
 
             run(&setup, &plain);
@@ -161,6 +165,7 @@ static void drafts_change_no_bit(void)
                 setup.budget_bytes = budgets[b];
                 setup.guesses = b % 2 == 0 ? 3 : 8;
                 setup.deterministic = b == 1;
+                setup.lookahead = b;
                 setup.truth = NULL;
                 run(&setup, &drafted);
                 CHECK(memcmp(&plain, &drafted, sizeof(plain)) == 0);
@@ -173,9 +178,30 @@ static void drafts_change_no_bit(void)
     }
 }
 
+/* Guesses that are not checked are experts to read ahead; a repeated text finds more resident. */
+static void lookahead_changes_hits_and_no_bit(void)
+{
+    struct setup setup = { UINT64_MAX, 1, 160, 0, 0, 0, true, NULL };
+    struct text plain, ahead;
+    uint64_t hits;
+
+    run(&setup, &plain);
+    setup.budget_bytes = 64 * 73728;
+    run(&setup, &ahead);
+    hits = last_hits;
+    CHECK(memcmp(&plain, &ahead, sizeof(plain)) == 0);
+    setup.lookahead = 4;
+    run(&setup, &ahead);
+    CHECK(memcmp(&plain, &ahead, sizeof(plain)) == 0);
+    CHECK(last_hits > hits);
+    setup.deterministic = false;
+    run(&setup, &ahead);
+    CHECK(memcmp(&plain, &ahead, sizeof(plain)) == 0);
+}
+
 static void the_last_position_of_the_context_is_used(void)
 {
-    struct setup setup = { UINT64_MAX, 1, PROMPT + 37, 0, 0, false, NULL };
+    struct setup setup = { UINT64_MAX, 1, PROMPT + 37, 0, 0, 0, false, NULL };
     struct text plain, drafted;
 
     run(&setup, &plain);
@@ -310,6 +336,7 @@ static void tokens_at_a_guess_have_the_models_distribution(void)
 int main(void)
 {
     RUN(drafts_change_no_bit);
+    RUN(lookahead_changes_hits_and_no_bit);
     RUN(the_last_position_of_the_context_is_used);
     RUN(tokens_at_a_guess_have_the_models_distribution);
     return 0;

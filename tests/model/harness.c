@@ -36,6 +36,7 @@ static enum mp_status open_engine(const struct harness_options *options, struct 
         .ctx = options->ctx,
         .tokens_max = options->tokens_max,
         .wanted_max = options->wanted_max,
+        .lookahead = options->lookahead,
         .budget_bytes = options->budget_bytes,
         .host_budget_bytes = options->host_budget_bytes,
         .host_residency = options->residency,

@@ -13,7 +13,8 @@
 struct harness_options {
     const char *model; /* directory */
     uint32_t sequences, ctx, tokens_max, threads;
-    uint32_t wanted_max;   /* 0: sequences */
+    uint32_t wanted_max; /* 0: sequences */
+    uint32_t lookahead;
     uint64_t budget_bytes; /* UINT64_MAX: everything resident */
     struct mp_policy_names policies;
     const char *kernels; /* NULL: best */

@@ -133,6 +133,11 @@ const struct mp_draft *mp_drafts_of(const struct mp_drafts *drafts, uint32_t seq
     return &drafts->draft[sequence];
 }
 
+const struct mp_draft *mp_drafts_unchecked(const struct mp_drafts *drafts, uint32_t sequence)
+{
+    return &drafts->unused[sequence];
+}
+
 void mp_drafts_note(struct mp_drafts *drafts, uint32_t sequence, uint32_t accepted)
 {
     struct mp_draft *draft = &drafts->draft[sequence];

@@ -48,6 +48,9 @@ enum mp_status mp_drafts_plan(struct mp_drafts *drafts, const uint32_t *sequence
                               const uint32_t *room, uint32_t count, uint32_t total) MP_MUST_CHECK;
 const struct mp_draft *mp_drafts_of(const struct mp_drafts *drafts, uint32_t sequence);
 
+/* Guesses that are not checked in this step, of a text that goes on alone; count 0: none. */
+const struct mp_draft *mp_drafts_unchecked(const struct mp_drafts *drafts, uint32_t sequence);
+
 /* After the step: how many of the sequence's guesses were accepted; and how long all of it took. */
 void mp_drafts_note(struct mp_drafts *drafts, uint32_t sequence, uint32_t accepted);
 void mp_drafts_end(struct mp_drafts *drafts, uint64_t ns);
