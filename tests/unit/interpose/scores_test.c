@@ -404,8 +404,8 @@ static void what_is_always_wrong_is_no_longer_read(void)
     run_program(true, 500, report);
     CHECK(value_of(report, "experts_guessed") >= 1000);
     CHECK(value_of(report, "experts_guessed_right") <= 10); /* where two scores are nearly equal */
-    CHECK(value_of(report, "prefetch_issued") >= 10);
-    CHECK(value_of(report, "prefetch_issued") <= 55);
+    CHECK(value_of(report, "guesses_started") >= 10);
+    CHECK(value_of(report, "guesses_started") <= 55);
 }
 
 int main(void)
