@@ -5,7 +5,7 @@
 
 /*
  * Parts of a rank: creation, messages and silence (rank.c), who is there (hello.c), one layer
- * (rank_layer.c), placements (rank_epoch.c).
+ * (rank_choose.c, rank_layer.c), the same for others (rank_serve.c), placements (rank_epoch.c).
  */
 #define MP_WHERE_HERE UINT32_MAX
 
@@ -97,9 +97,19 @@ void mp_rank_tell_all(struct mp_rank *rank, enum mp_message_kind kind, uint32_t 
 /* A peer that is asked and has not been heard of for so long is not waited for any more. */
 void mp_rank_check_silence(struct mp_rank *rank, uint32_t peer, uint64_t since_ns);
 
-/* rank_layer.c */
+/* rank_choose.c. Fails with E_EXPERT_LOST if nobody has an expert. */
+enum mp_status mp_rank_choose(void *ctx, const struct mp_assign_facts *facts,
+                              uint32_t *executors) MP_MUST_CHECK;
+enum mp_status mp_rank_no_holder(const struct mp_rank *rank, uint32_t layer,
+                                 uint32_t expert) MP_MUST_CHECK;
+
+/* rank_serve.c. Compute a call here: results are in rank->served at (token, rank). */
+enum mp_status mp_rank_compute(struct mp_rank *rank,
+                               const struct mp_message *message) MP_MUST_CHECK;
 enum mp_status mp_rank_serve(struct mp_rank *rank, uint32_t from,
                              const struct mp_message *message) MP_MUST_CHECK;
+
+/* rank_layer.c */
 void mp_rank_take_reply(struct mp_rank *rank, uint32_t from, const struct mp_message *message);
 void mp_rank_take_refusal(struct mp_rank *rank, uint32_t from, const struct mp_message *message);
 void mp_rank_fill_peers(struct mp_rank *rank);

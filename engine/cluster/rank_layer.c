@@ -1,7 +1,5 @@
-/*
- * One MoE layer across ranks: which experts another rank computes, the message to each such rank,
- * their results, and the same for others.
- */
+/* One MoE layer across ranks: a message to each rank that is to compute some of it (rank_choose.c
+ * says which), and their results. */
 #include <inttypes.h>
 #include <string.h>
 
@@ -18,105 +16,6 @@
 static struct mp_rank *rank_of(void *ctx)
 {
     return ctx;
-}
-
-/* ---- which */
-
-/* How much longer the layer is expected to take if `peer` gets these rows, too. */
-static double peer_ns(const struct mp_peer *peer, uint32_t tokens)
-{
-    const double fixed = peer->planned_ns > 0 ? 0 : peer->fixed_ns;
-
-    return (double)peer->planned_ns + fixed + peer->row_ns * tokens;
-}
-
-/* The live rank that keeps the expert and is expected to be done first; the lowest if several are.
- */
-static uint32_t find_holder(const struct mp_rank *rank, uint32_t id, uint32_t tokens,
-                            double *best_p)
-{
-    uint32_t holder = MP_WHERE_HERE;
-
-    for (uint32_t p = 0; p < rank->ranks; p++) {
-        double ns;
-
-        if (p == rank->self || rank->peer[p].state != MP_PEER_LIVE || !mp_rank_keeps(rank, p, id))
-            continue;
-        ns = peer_ns(&rank->peer[p], tokens);
-        if (holder == MP_WHERE_HERE || ns < *best_p) {
-            holder = p;
-            *best_p = ns;
-        }
-    }
-    return holder;
-}
-
-static enum mp_status no_holder(const struct mp_rank *rank, uint32_t layer, uint32_t expert)
-{
-    char names[64] = "none was placed";
-    size_t at = 0;
-
-    for (uint32_t p = 0; p < rank->ranks && at + 8 < sizeof(names); p++) {
-        if (p != rank->self && mp_rank_keeps(rank, p, layer * rank->limits.experts + expert))
-            at += (size_t)snprintf(names + at, sizeof(names) - at, "%srank %u", at > 0 ? ", " : "",
-                                   p);
-    }
-    return mp_fail(MP_ERR_CLUSTER, "E_EXPERT_LOST",
-                   "expert %u of MoE layer %u is on no rank that answers (%s), and rank %u may not "
-                   "read it; start the rank again, or set \"reads\" in the cluster file",
-                   expert, layer, names, rank->self);
-}
-
-/* Who computes an expert that is not in memory here. */
-static enum mp_status choose_one(struct mp_rank *rank, const struct mp_assign_facts *facts,
-                                 uint32_t i, uint32_t *where_p)
-{
-    const struct mp_place_ops *ops = rank->config.place;
-    const uint32_t id = facts->layer * rank->limits.experts + facts->experts[i];
-    const bool kept = mp_rank_keeps(rank, rank->self, id);
-    const bool may_read = kept || rank->config.reads;
-    double ns = 0;
-    const uint32_t holder = ops->calls || !rank->config.reads
-                                ? find_holder(rank, id, facts->tokens[i], &ns)
-                                : MP_WHERE_HERE;
-
-    *where_p = MP_WHERE_HERE;
-    if (kept)
-        return MP_OK;
-    if (holder == MP_WHERE_HERE)
-        return may_read ? MP_OK : no_holder(rank, facts->layer, facts->experts[i]);
-    if (may_read && ops->pages && (double)facts->costs->load_ns < ns)
-        return MP_OK;
-    *where_p = holder;
-    rank->peer[holder].planned_ns = (uint64_t)ns;
-    return MP_OK;
-}
-
-static enum mp_status choose(void *ctx, const struct mp_assign_facts *facts, uint32_t *executors)
-{
-    struct mp_rank *rank = rank_of(ctx);
-    enum mp_status status = MP_OK;
-
-    for (uint32_t p = 0; p < rank->ranks; p++) {
-        rank->peer[p].planned_ns = 0;
-        rank->peer[p].call.open = false; /* of a layer that failed */
-    }
-    for (uint32_t i = 0; i < facts->count && status == MP_OK; i++) {
-        const uint32_t id = facts->layer * rank->limits.experts + facts->experts[i];
-        uint32_t where = MP_WHERE_HERE;
-
-        if (!facts->resident[i] && rank->placed)
-            status = choose_one(rank, facts, i, &where);
-        rank->where[facts->experts[i]] = where;
-        rank->tokens[id] += facts->tokens[i];
-        rank->calls[id] += 1;
-        rank->report.all_tokens += facts->tokens[i];
-        if (where == MP_WHERE_HERE)
-            rank->report.local_tokens += facts->tokens[i];
-        else
-            executors[i] = MP_EXECUTOR_PEERS;
-    }
-    return status;
 }
 
 /* ---- asking */
@@ -284,35 +183,6 @@ void mp_rank_take_refusal(struct mp_rank *rank, uint32_t from, const struct mp_m
         rank->report.late++;
 }
 
-/* The experts of a call as the engine takes them; numbers of tokens are those of the message. */
-static void list_groups(struct mp_rank *rank, const struct mp_message_group *groups,
-                        const uint32_t *rows, uint32_t count)
-{
-    const uint32_t R = rank->limits.top_k;
-    uint32_t at = 0;
-
-    for (uint32_t g = 0; g < count; g++) {
-        rank->list[g] = (struct mp_served){
-            .expert = groups[g].expert,
-            .rows = { rank->list_tokens + at, rank->list_ranks + at, groups[g].rows },
-        };
-        for (uint32_t i = 0; i < groups[g].rows; i++, at++) {
-            rank->list_tokens[at] = rows[at] / R;
-            rank->list_ranks[at] = rows[at] % R;
-        }
-    }
-}
-
-/* Compute a call here; results are in rank->served at (token, rank). */
-static enum mp_status compute(struct mp_rank *rank, const struct mp_message *message)
-{
-    const struct mp_message_head *head = message->head;
-
-    list_groups(rank, message->groups, message->rows, head->groups);
-    return mp_engine_serve(rank->engine, head->layer, rank->list, head->groups, message->values,
-                           rank->served);
-}
-
 static enum mp_status redo_here(struct mp_rank *rank, struct mp_call *call)
 {
     const size_t H = rank->limits.hidden, R = rank->limits.top_k;
@@ -320,7 +190,7 @@ static enum mp_status redo_here(struct mp_rank *rank, struct mp_call *call)
     enum mp_status status = mp_message_parse(call->message, call->bytes, &rank->limits, &message);
 
     if (status == MP_OK)
-        status = compute(rank, &message);
+        status = mp_rank_compute(rank, &message);
     if (status != MP_OK)
         return status;
     for (uint32_t i = 0; i < message.head->rows; i++) {
@@ -387,8 +257,8 @@ static enum mp_status redo(struct mp_rank *rank, uint32_t peer)
         }
     }
     return any ? MP_OK
-               : no_holder(rank, head->layer,
-                           ((const struct mp_message_group *)(head + 1))->expert);
+               : mp_rank_no_holder(rank, head->layer,
+                                   ((const struct mp_message_group *)(head + 1))->expert);
 }
 
 /* Calls that nobody will answer are computed elsewhere; *open_p: some are not answered yet. */
@@ -442,71 +312,6 @@ static enum mp_status collect(void *ctx, float *results)
     return status;
 }
 
-/* ---- for others */
-
-static void refuse(struct mp_rank *rank, uint32_t to, uint64_t id)
-{
-    struct mp_message_head head;
-
-    mp_rank_head(rank, &head, MP_MESSAGE_REFUSE, sizeof(head));
-    head.id = id;
-    (void)mp_rank_send(rank, to, &head, sizeof(head));
-}
-
-/* Does it keep all that is asked for, or may it read? */
-static bool may_serve(const struct mp_rank *rank, const struct mp_message *message)
-{
-    const struct mp_message_head *head = message->head;
-
-    if (rank->engine == NULL || !rank->placed)
-        return false;
-    for (uint32_t g = 0; g < head->groups && !rank->config.reads; g++) {
-        if (!mp_rank_keeps(rank, rank->self,
-                           head->layer * rank->limits.experts + message->groups[g].expert))
-            return false;
-    }
-    return true;
-}
-
-static void reply(struct mp_rank *rank, uint32_t to, const struct mp_message *message)
-{
-    const size_t H = rank->limits.hidden;
-    const uint64_t bytes = mp_message_reply_bytes(&rank->limits, message->head->rows);
-    struct mp_message_head *head = rank->out;
-    float *values = (void *)(head + 1);
-
-    mp_rank_head(rank, head, MP_MESSAGE_REPLY, bytes);
-    head->id = message->head->id;
-    head->layer = message->head->layer;
-    head->rows = message->head->rows;
-    for (uint32_t i = 0; i < head->rows; i++)
-        memcpy(values + i * H, rank->served + message->rows[i] * H, H * sizeof(float));
-    (void)mp_rank_send(rank, to, head, bytes);
-}
-
-enum mp_status mp_rank_serve(struct mp_rank *rank, uint32_t from, const struct mp_message *message)
-{
-    enum mp_status status;
-
-    if (!may_serve(rank, message)) {
-        refuse(rank, from, message->head->id);
-        return MP_OK;
-    }
-    status = compute(rank, message);
-    if (status != MP_OK) {
-        refuse(rank, from, message->head->id);
-        if (status == MP_ERR_CANCELED)
-            return status;
-        mp_log_warn("cluster", "rank %u asked for experts of MoE layer %u: %s", from,
-                    message->head->layer, mp_error_last()->text);
-        mp_error_clear();
-        return MP_OK;
-    }
-    reply(rank, from, message);
-    rank->report.served++;
-    return MP_OK;
-}
-
 static enum mp_status poll(void *ctx)
 {
     struct mp_rank *rank = rank_of(ctx);
@@ -519,6 +324,6 @@ static enum mp_status poll(void *ctx)
 void mp_rank_fill_peers(struct mp_rank *rank)
 {
     rank->peers = (struct mp_peers){
-        .ctx = rank, .poll = poll, .choose = choose, .ask = ask, .collect = collect
+        .ctx = rank, .poll = poll, .choose = mp_rank_choose, .ask = ask, .collect = collect
     };
 }
