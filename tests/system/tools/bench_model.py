@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Models of tools/make_bench_model: moepager runs them, a seed is a model, both files hold the same.
+"""Models of tools/make_bench_model and tools/bench/sweep: moepager runs them, a seed is a model, both files hold the same.
 
 usage: bench_model.py MOEPAGER
 
@@ -12,6 +12,8 @@ import subprocess
 import sys
 import tempfile
 from pathlib import Path
+
+from bench_table import load_tool  # also the path to bench_lib
 
 ROOT = Path(__file__).resolve().parents[3]
 SHAPE = ["--layers", "2", "--experts", "8", "--top-k", "2", "--hidden", "256", "--ffn", "64",
@@ -127,6 +129,31 @@ def check_topical(moepager, work):
     expect(inside > 0.4 and abs(outside) < 0.1, f"alike {inside} in a topic, {outside} beyond it")
 
 
+def check_sweep(moepager, work):
+    """A file of a shape and a type has its layers and experts, routers that differ, and runs."""
+    import gguf
+    import numpy as np
+
+    sweep, folder = load_tool("sweep"), work / "sweep"
+    shape = {"hidden": 768, "ffn": 512, "experts": 10, "top_k": 3, "layers": 4}
+    folder.mkdir()
+    source, tokens = sweep.write_seed_model(folder, shape, "q8_0", moepager)
+    embedding = sweep.write_model(source, folder / "model.gguf", shape)
+    tensors = {tensor.name: tensor for tensor in gguf.GGUFReader(folder / "model.gguf").tensors}
+    experts = tensors["blk.3.ffn_down_exps.weight"]
+    expect([int(n) for n in experts.shape] == [512, 768, 10], f"experts {experts.shape}")
+    expect(experts.tensor_type == gguf.GGMLQuantizationType.Q8_0, "experts' type")
+    expect((experts.data[0] == experts.data[9]).all(), "experts differ")
+    routers = [tensors[f"blk.{i}.ffn_gate_inp.weight"].data for i in range(4)]
+    expect(len({bytes(router.tobytes()) for router in routers}) == 4, "routers are the same")
+    expect(np.unique(routers[0], axis=0).shape[0] == 10, "a router's rows are the same")
+    expect(embedding == tensors["token_embd.weight"].n_bytes, "bytes of the embedding")
+    done = subprocess.run([moepager, "bench", "--model", folder / "model.gguf", "--tokens-file",
+                           tokens, "--prompt-tokens", "8", "--gen-tokens", "3", "--repeat", "1",
+                           "--ctx", "16", "--json"], stdout=subprocess.DEVNULL)
+    expect(done.returncode == 0, "the file of a sweep does not run")
+
+
 def main():
     moepager = sys.argv[1]
     with tempfile.TemporaryDirectory(prefix="bench-model-") as work:
@@ -136,6 +163,7 @@ def main():
                 print(f"skipped: topical models and GGUF files, for want of {package}")
                 return 77
         check_topical(moepager, Path(work))
+        check_sweep(moepager, Path(work))
     print("passed")
     return 0
 

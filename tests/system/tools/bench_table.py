@@ -234,6 +234,36 @@ def check_speeds():
           "95 % interval of rounds")
 
 
+def check_sweep(folder):
+    """Shapes of a seed are the same everywhere, in range, of whole blocks; the table is the rows'."""
+    sweep = load_tool("sweep")
+    for number in range(40):
+        for kind in sweep.TYPES:
+            shape = sweep.draw_shape(3, number, kind, 1 << 30)
+            check(shape, sweep.draw_shape(3, number, kind, 1 << 30), "a shape, drawn again")
+            check(sweep.element_bytes(kind, shape) <= 1 << 30 and shape["top_k"] <= shape["experts"] and
+                  shape["hidden"] % 256 == shape["ffn"] % 256 == 0 and shape["layers"] >= 4, True, shape)
+    check(sweep.draw_shape(1, 0, "bf16", 1 << 30),
+          {"hidden": 5632, "ffn": 512, "experts": 8, "top_k": 1, "layers": 7}, "shape 0 of seed 1")
+    try:
+        check(sweep.draw_shape(1, 0, "bf16", 1 << 20), "refused", "a size that no shape has")
+    except BenchError:
+        pass
+    path, row = folder / "out/sweep.csv", dict.fromkeys(sweep.COLUMNS, "")
+    for number, ours in ((0, 5), (1, 20), (2, 10)):
+        sweep.append_row(path, row | {"seed": 1, "number": number, "type": "bf16", "token_bytes": 100,
+                                      "memory_bytes_per_s": 2000, "first_moepager": 4,
+                                      "decode_moepager": ours, "decode_llamacpp": 10})
+    table = sweep.summary(sweep.read_rows(path))
+    check(table["bf16"], {
+        "decode": {"worst": 0.5, "median": 1.0, "best": 2.0, "shapes": 3},
+        "decode of bound": {"worst": 0.25, "median": 0.5, "best": 1.0, "shapes": 3},
+        "first of later": {"worst": 0.2, "median": 0.4, "best": 0.8, "shapes": 3}}, "a sweep's table")
+    for flags in (["--types", "q9"], ["--shapes", "0"], ["--only", "0", "--list", "--size", "1MiB"]):
+        done = subprocess.run([ROOT / "tools/bench/sweep", *flags], stderr=subprocess.DEVNULL)
+        check(done.returncode, 2, f"sweep {flags}")
+
+
 def main():
     check_sizes()
     check_speeds()
@@ -244,6 +274,7 @@ def main():
         check_moves(Path(folder))
         check_table(Path(folder))
         check_csv(Path(folder))
+        check_sweep(Path(folder))
     print("passed")
     return 0
 
