@@ -8,27 +8,33 @@
 #include "engine/forward/engine_int.h"
 #include "engine/forward/recurrent.h"
 
+/* Of one position: floats of all heads of layer `layer`, and 0 without attention. */
+static uint64_t layer_floats(const struct mp_model_config *m, uint32_t layer)
+{
+    return m->linear[layer] ? 0
+                            : (uint64_t)mp_layer_kv_heads(m, layer) * mp_layer_head_dim(m, layer);
+}
+
 void mp_kv_shape(const struct mp_engine_config *config, uint64_t dims[4])
 {
-    const struct mp_model_config *m = config->model;
-
-    dims[0] = m->layers;
+    dims[0] = 0;
+    for (uint32_t i = 0; i < config->model->layers; i++)
+        dims[0] += layer_floats(config->model, i);
     dims[1] = config->sequences;
     dims[2] = config->ctx;
-    dims[3] = (uint64_t)m->kv_heads * m->head_dim;
+    dims[3] = 1;
 }
 
 struct mp_kv mp_kv_layout(const struct mp_engine_config *config, enum mp_kv_order order)
 {
-    const size_t D = config->model->head_dim, heads = config->model->kv_heads;
-    const size_t sequence = heads * config->ctx * D;
+    struct mp_kv kv = { .model = config->model, .order = order, .ctx = config->ctx };
+    size_t at = 0;
 
-    return (struct mp_kv){
-        .layer = config->sequences * sequence,
-        .sequence = sequence,
-        .head = order == MP_KV_BY_HEAD ? config->ctx * D : D,
-        .position = order == MP_KV_BY_HEAD ? D : heads * D,
-    };
+    for (uint32_t i = 0; i < config->model->layers; i++) {
+        kv.first[i] = at;
+        at += layer_floats(config->model, i) * config->sequences * config->ctx;
+    }
+    return kv;
 }
 
 bool mp_engine_can_go_back(const struct mp_engine *engine)
@@ -40,12 +46,13 @@ bool mp_engine_copy_kv(struct mp_engine *engine, uint32_t from, uint32_t to, uin
 {
     const struct mp_model_config *m = engine->config.model;
     const struct mp_kv *kv = &engine->compute->kv;
-    const size_t bytes = (size_t)positions * m->head_dim * sizeof(float);
 
     if (engine->device != NULL || !mp_engine_can_go_back(engine))
         return false;
     for (uint32_t layer = 0; layer < m->layers; layer++) {
-        for (uint32_t head = 0; head < m->kv_heads; head++) {
+        const size_t bytes = (size_t)positions * mp_layer_head_dim(m, layer) * sizeof(float);
+
+        for (uint32_t head = 0; head < mp_layer_kv_heads(m, layer); head++) {
             const size_t source = mp_kv_at(kv, layer, from, head, 0);
             const size_t target = mp_kv_at(kv, layer, to, head, 0);
 

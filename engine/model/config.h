@@ -82,10 +82,13 @@ struct mp_model_config {
     uint32_t heads;             /* query heads, 1..1024, a multiple of kv_heads */
     uint32_t kv_heads;          /* >= 1 */
     uint32_t head_dim;          /* even, 2..1024 */
-    uint32_t positions_max;     /* maximum of the model, 1..2^24 */
-    float norm_eps;             /* of RMSNorm, > 0 */
-    double rope_theta;          /* > 0 */
-    uint32_t rotary_dim;        /* of each head, from its start; even, 2..head_dim */
+    /* Layers whose heads are others: as many of queries, of other sizes. */
+    bool wide[MP_LAYERS_MAX];
+    uint32_t wide_kv_heads, wide_head_dim;
+    uint32_t positions_max; /* maximum of the model, 1..2^24 */
+    float norm_eps;         /* of RMSNorm, > 0 */
+    double rope_theta;      /* > 0 */
+    uint32_t rotary_dim;    /* of each head, from its start; even, 2..head_dim */
     struct mp_rope rope;
     uint32_t window;              /* positions that windowed layers see, this one among them */
     bool windowed[MP_LAYERS_MAX]; /* the others see all */
@@ -154,6 +157,16 @@ enum mp_status mp_model_config_load(const struct mp_checkpoint *checkpoint,
 /* From metadata. E_GGUF_KEY and E_GGUF_VALUE for keys, else as above; sampling is greedy. */
 enum mp_status mp_model_config_from_gguf(const struct mp_gguf *gguf,
                                          struct mp_model_config *config_p) MP_MUST_CHECK;
+
+static inline uint32_t mp_layer_kv_heads(const struct mp_model_config *config, uint32_t layer)
+{
+    return config->wide[layer] ? config->wide_kv_heads : config->kv_heads;
+}
+
+static inline uint32_t mp_layer_head_dim(const struct mp_model_config *config, uint32_t layer)
+{
+    return config->wide[layer] ? config->wide_head_dim : config->head_dim;
+}
 
 /* True if experts are chosen by other scores than those that give their weights. */
 static inline bool mp_model_config_selects(const struct mp_model_config *config)

@@ -149,13 +149,14 @@ static void attend_part(void *ctx, uint64_t part, unsigned thread)
         engine->config.kernels->attend(
             engine->state.att + at, engine->state.q + at,
             kv_row(job->c, engine->state.k_cache, job->layer, sequence, kv_head, seen),
-            kv_row(job->c, values, job->layer, sequence, kv_head, seen), job->c->kv.position, count,
-            m->head_dim, positions - seen, scale, scratch);
+            kv_row(job->c, values, job->layer, sequence, kv_head, seen),
+            mp_kv_stride(&job->c->kv, job->layer), count, m->head_dim, positions - seen, scale,
+            scratch);
         for (uint32_t h = 0; sinks != NULL && h < count; h++)
             apply_sink(
                 engine->state.att + at + h * m->head_dim, engine->state.q + at + h * m->head_dim,
                 kv_row(job->c, engine->state.k_cache, job->layer, sequence, kv_head, seen),
-                job->c->kv.position, m->head_dim, positions - seen, scale,
+                mp_kv_stride(&job->c->kv, job->layer), m->head_dim, positions - seen, scale,
                 scratch + (size_t)h * (positions - seen), sinks[kv_head * sharing + first + h]);
     }
 }

@@ -90,7 +90,7 @@ static void arrays_have_the_shapes_of_their_side(void)
     check_shape(&host, MP_ARRAY_LOGITS, SEQUENCES, 11, 1, 1);
     check_shape(&host, MP_ARRAY_PART, 2, 2, CTX, 1);
     check_shape(&host, MP_ARRAY_GATE, 8, 14, 1, 1); /* rows of 4 tokens for all their experts */
-    check_shape(&host, MP_ARRAY_K_CACHE, 3, SEQUENCES, CTX, 12);
+    check_shape(&host, MP_ARRAY_K_CACHE, 36, SEQUENCES, CTX, 1);
     check_shape(&device, MP_ARRAY_GATE, TOKENS, 14, 1, 1);
     check_shape(&device, MP_ARRAY_K, TOKENS, 12, 1, 1);
     check_shape(&device, MP_ARRAY_ACT, TOKENS, 2, 10, 1);
@@ -163,6 +163,24 @@ static void every_key_has_a_place_of_its_own(void)
     }
 }
 
+static void layers_without_attention_have_no_place(void)
+{
+    uint64_t dims[4];
+    struct mp_kv kv;
+
+    model.linear[1] = true;
+    model.wide[2] = true;
+    model.wide_kv_heads = 1;
+    model.wide_head_dim = 10;
+    mp_kv_shape(&config, dims);
+    CHECK_EQ(dims[0] * dims[3], 12 + 10u);
+    kv = mp_kv_layout(&config, MP_KV_BY_HEAD);
+    CHECK_EQ(mp_kv_at(&kv, 2, 0, 0, 0), (uint64_t)SEQUENCES * CTX * 12);
+    CHECK_EQ(mp_kv_at(&kv, 2, 1, 0, 2) - mp_kv_at(&kv, 2, 0, 0, 0), CTX * 10 + 20u);
+    memset(model.linear, 0, sizeof(model.linear));
+    memset(model.wide, 0, sizeof(model.wide));
+}
+
 int main(void)
 {
     const struct mp_pool_config threads = { .threads = 2 };
@@ -172,6 +190,7 @@ int main(void)
     the_sum_is_what_is_measured();
     the_first_error_ends_it();
     every_key_has_a_place_of_its_own();
+    layers_without_attention_have_no_place();
     mp_pool_destroy(config.pool);
     return 0;
 }
