@@ -228,19 +228,20 @@ bool mp_gguf_is_file(const char *path)
     const size_t length = strlen(path), suffix_length = strlen(suffix);
     char magic[4] = "";
     struct stat info;
+    const bool exists = stat(path, &info) == 0;
     ssize_t got;
     int fd;
 
-    if (stat(path, &info) == 0 && !S_ISREG(info.st_mode))
+    if (exists && !S_ISREG(info.st_mode))
         return false;
     if (length > suffix_length && strcmp(path + length - suffix_length, suffix) == 0)
         return true;
     fd = open(path, O_RDONLY | O_CLOEXEC);
     if (fd < 0)
-        return false;
+        return exists;
     got = pread(fd, magic, sizeof(magic), 0);
     close(fd);
-    return got == sizeof(magic) && memcmp(magic, "GGUF", sizeof(magic)) == 0;
+    return got < 0 || (got == sizeof(magic) && memcmp(magic, "GGUF", sizeof(magic)) == 0);
 }
 
 enum mp_status mp_gguf_open(const char *path, struct mp_gguf **gguf_p)

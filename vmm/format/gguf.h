@@ -103,7 +103,8 @@ struct mp_gguf;
 
 /*
  * True if the path names a GGUF file: by its suffix, or, as files in caches have none, by its first
- * bytes. Never true for a directory.
+ * bytes. Never true for a directory. True for a file that cannot be read, so that mp_gguf_open()
+ * says why.
  */
 bool mp_gguf_is_file(const char *path) MP_MUST_CHECK;
 
