@@ -366,6 +366,11 @@ if(TARGET moepager_mpi AND NOT sanitizers AND NOT MP_COVERAGE)
         tests/system/cluster/cluster_mpi_test.py $<TARGET_FILE:moepager>
         WORKING_DIRECTORY ${PROJECT_SOURCE_DIR})
     set_tests_properties(system/cluster/cluster_mpi_test PROPERTIES TIMEOUT 300 SKIP_RETURN_CODE 77)
+    # The same over links of namespaces, in a short form.
+    add_test(NAME system/cluster/testbed COMMAND tools/cluster/testbed --requests 3
+        --place uniform,prism --program $<TARGET_FILE:moepager>
+        WORKING_DIRECTORY ${PROJECT_SOURCE_DIR})
+    set_tests_properties(system/cluster/testbed PROPERTIES TIMEOUT 120 SKIP_RETURN_CODE 77)
 endif()
 mp_test(unit/engine/cluster/cluster_requests_test LIBS mp_engine m WRAP)
 mp_test(unit/engine/cluster/cluster_message_test LIBS mp_engine m)
