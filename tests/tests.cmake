@@ -356,6 +356,7 @@ mp_test(unit/policy/pager/pager_budget_test LIBS mp_policy SOURCES tests/unit/po
 mp_test(unit/policy/pager/pager_slices_test LIBS mp_policy SOURCES tests/unit/policy/pager/pager_world.c WRAP)
 mp_test(unit/policy/policy_fault_test LIBS mp_policy SOURCES tests/unit/policy/pager/pager_world.c WRAP LABELS fault
     TIMEOUT 120)
+mp_test(unit/policy/bound_test LIBS mp_policy)
 mp_test(unit/policy/heat_test LIBS mp_policy)
 mp_test(unit/policy/policy_test LIBS mp_policy)
 mp_test(unit/policy/predict_prefetch_test LIBS mp_policy)

@@ -144,9 +144,10 @@ void mp_eval_json_head(const struct mp_eval *eval, struct mp_json_out *json)
 
 static enum mp_status check_args(const struct mp_args *args)
 {
-    if (args->perplexity + args->divergence + args->predictors != 1)
+    if (args->perplexity + args->divergence + args->predictors + args->tokens_ahead != 1)
         return mp_fail(MP_ERR_CONFIG, "E_USAGE",
-                       "need exactly one of --perplexity, --divergence, --predictors");
+                       "need exactly one of --perplexity, --divergence, --predictors, "
+                       "--tokens-ahead");
     if (args->sweep != NULL && !args->perplexity)
         return mp_fail(MP_ERR_CONFIG, "E_USAGE", "--sweep needs --perplexity");
     if (args->reference != NULL && !args->divergence)
@@ -162,9 +163,10 @@ enum mp_status mp_cmd_eval(const struct mp_args *args, const struct mp_settings 
     if (status == MP_OK)
         status = mp_require_text(args, &eval.text, &eval.read_bytes);
     if (status == MP_OK)
-        status = args->perplexity   ? mp_eval_perplexity(&eval)
-                 : args->divergence ? mp_eval_divergence(&eval)
-                                    : mp_eval_predictors(&eval);
+        status = args->perplexity     ? mp_eval_perplexity(&eval)
+                 : args->divergence   ? mp_eval_divergence(&eval)
+                 : args->tokens_ahead ? mp_eval_lookahead(&eval)
+                                      : mp_eval_predictors(&eval);
     mp_session_close(&eval.session);
     mp_ids_free(&eval.ids);
     free(eval.text);

@@ -48,5 +48,6 @@ void mp_eval_json_head(const struct mp_eval *eval, struct mp_json_out *json);
 enum mp_status mp_eval_perplexity(struct mp_eval *eval) MP_MUST_CHECK;
 enum mp_status mp_eval_divergence(struct mp_eval *eval) MP_MUST_CHECK;
 enum mp_status mp_eval_predictors(struct mp_eval *eval) MP_MUST_CHECK;
+enum mp_status mp_eval_lookahead(struct mp_eval *eval) MP_MUST_CHECK;
 
 #endif

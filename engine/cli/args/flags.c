@@ -65,6 +65,8 @@ const struct mp_flag mp_flags[] = {
            "how far the chosen routing moves the output from the model's own"),
     SWITCH("predictors", predictors, EVAL, BASIC,
            "how often each predict policy guesses the experts of the next layer"),
+    SWITCH("tokens-ahead", tokens_ahead, EVAL, BASIC,
+           "how well the next tokens' experts are guessed; what that gains"),
     TEXT("model", model, ALL & ~(ENV | REPLAY | SIMULATE | PRELOAD), BASIC, "MODEL", MODEL_HELP),
     INPUT("model", model, SIMULATE, BASIC, "MODEL", MODEL_HELP),
     INPUT("machine", machine, SIMULATE, BASIC, "NAME",

@@ -252,6 +252,10 @@ static const char *const predictors_argv[] = {
     "moepager", "eval", "--predictors", "--model", model, "--text", text, "--calibration", made,
     "--tokens", "6", "--budget", "60%", "--threads", "1", NULL
 };
+static const char *const ahead_argv[] = {
+    "moepager", "eval", "--tokens-ahead", "--model", model, "--text", text, "--tokens", "6",
+    "--budget", "60%", "--threads", "1", NULL
+};
 static const char *const perplexity_argv[] = {
     "moepager", "eval", "--perplexity", "--model", model, "--text", text, "--sweep",
     "evict=lru,lfu", "--threads", "1", "--window", "8", "--calibration", made, NULL
@@ -309,6 +313,7 @@ void fault_sweep_calibration(const char *sites_path)
     sweep_args(MP_COMMAND_CALIBRATE, calibrate_argv, NULL, made, features, sites_path);
     run_args(MP_COMMAND_CALIBRATE, calibrate_argv);
     sweep_args(MP_COMMAND_EVAL, predictors_argv, NULL, NULL, NULL, sites_path);
+    sweep_args(MP_COMMAND_EVAL, ahead_argv, NULL, NULL, NULL, sites_path);
     sweep_args(MP_COMMAND_EVAL, perplexity_argv, NULL, NULL, NULL, sites_path);
     sweep_args(MP_COMMAND_EVAL, divergence_argv, NULL, NULL, NULL, sites_path);
     run_args(MP_COMMAND_BENCH, trace_argv);

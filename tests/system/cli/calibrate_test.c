@@ -180,6 +180,36 @@ static void eval_shows_every_predictor(void)
                0, "'llapor' has no trained predictors of this model and asks the next gate;");
 }
 
+static double at(const json_t *json, const char *name, size_t index)
+{
+    return json_number_value(json_array_get(json_object_get(json, name), index));
+}
+
+/* A token's own id says more of its experts than the token before; guessed ids say less the farther
+ * they are; and what is known of the next four tokens gives hits. */
+static void eval_shows_what_tokens_ahead_are_worth(void)
+{
+    json_t *json = cli_json(ARGS("eval", "--tokens-ahead", "--model", model, "--text", text,
+                                 "--tokens", "256", "--window", "256", "--json"));
+    const json_t *hits = json_object_get(json, "hits");
+
+    CHECK_EQ(json_array_size(json_object_get(json, "ids")), 9);
+    CHECK(at(json, "ids", 0) > at(json, "last", 0));
+    CHECK(at(json, "drafts", 0) == 0);
+    CHECK(at(json, "drafts", 1) > 0 && at(json, "drafts", 1) <= at(json, "ids", 1));
+    CHECK_EQ(json_array_size(hits), 2);
+    for (size_t i = 0; i < 2; i++) {
+        const json_t *share = json_array_get(hits, i);
+
+        CHECK_EQ(number(share, "percent"), i == 0 ? 10 : 25);
+        CHECK(number(share, "perfect") > number(share, "nothing"));
+        CHECK(number(share, "ids") > number(share, "nothing"));
+    }
+    json_decref(json);
+    cli_expect(ARGS("eval", "--tokens-ahead", "--model", model, "--text", text, "--tokens", "3"), 2,
+               "it needs at least 4");
+}
+
 /* Replace text of the file by text of the same length. */
 static void damage(const char *from, const char *to)
 {
@@ -502,6 +532,7 @@ int main(int argc, char **argv)
     RUN(a_calibration_can_be_repeated);
     RUN(a_run_takes_the_calibration_up);
     RUN(eval_shows_every_predictor);
+    RUN(eval_shows_what_tokens_ahead_are_worth);
     RUN(damaged_and_foreign_files_are_refused);
     RUN(a_trace_gives_a_table_of_hot_experts);
     RUN(perplexity_by_alpha);

@@ -1,0 +1,257 @@
+/*
+ * `moepager eval --tokens-ahead`: how well the experts of the next tokens are guessed from each
+ * source, by distance, and what that is worth in hits against knowing the next four tokens. The
+ * text is run once, with its own tokens; what is learned of ids is learned on the way. All numbers
+ * are of the second half.
+ */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "engine/cli/eval.h"
+#include "policy/lookahead/bound.h"
+#include "policy/lookahead/heat.h"
+#include "vmm/base/error.h"
+#include "vmm/output/json_out.h"
+
+#define FARTHEST MP_DRAFT_MAX
+#define PERFECT 4u /* tokens */
+
+enum source { IDS, DRAFTS, LAST, SOURCES };
+
+static const char *const source_names[SOURCES] = { "ids", "drafts", "last" };
+static const uint32_t shares[] = { 10, 25 };
+
+struct lookahead {
+    struct mp_eval *eval;
+    struct mp_routed_text text;
+    uint32_t *chosen;                    // (tokens, layers, top_k), owned
+    uint32_t seen;                       /* tokens whose last layer has run */
+    double found[SOURCES][FARTHEST + 1]; /* experts */
+    uint64_t wanted[FARTHEST + 1];
+    uint64_t guessed[FARTHEST + 1], right[FARTHEST + 1]; /* ids, by drafts */
+    struct mp_bound bounds[2][3];
+};
+
+static void on_layer(void *ctx, const struct mp_layer_seen *seen)
+{
+    struct lookahead *la = ctx;
+    const struct mp_routed_text *text = &la->text;
+
+    if (la->seen < text->tokens)
+        memcpy(la->chosen + ((size_t)la->seen * text->layers + seen->layer) * text->top_k,
+               seen->experts, text->top_k * sizeof(uint32_t));
+    la->seen += seen->layer + 1 == text->layers;
+}
+
+static enum mp_status run_text(struct lookahead *la)
+{
+    const struct mp_observer observer = { .ctx = la, .layer = on_layer };
+    struct mp_eval *eval = la->eval;
+    const struct mp_model_config *m = &eval->session.model;
+    const struct mp_profile policies = eval->session.engine_config.policies;
+    enum mp_status status;
+
+    la->text = (struct mp_routed_text){
+        m->moe_layers, m->experts, m->experts_per_token, m->vocab, (uint32_t)eval->ids.count,
+        eval->ids.ids, NULL
+    };
+    la->chosen = calloc((size_t)la->text.tokens * m->moe_layers, m->experts_per_token * 4);
+    if (la->chosen == NULL)
+        return mp_fail_no_memory("the routing", (size_t)la->text.tokens * m->moe_layers * 4);
+    la->text.chosen = la->chosen;
+    status = mp_session_renew(&eval->session, &policies, &observer);
+    if (status == MP_OK)
+        status = mp_eval_run(eval, "lookahead", NULL, NULL);
+    if (la->seen < la->text.tokens)
+        la->text.tokens = la->seen;
+    if (status == MP_OK && la->text.tokens < 4)
+        status =
+            mp_fail(MP_ERR_CONFIG, "E_USAGE",
+                    "--tokens-ahead: the text has %u tokens, it needs at least 4", la->text.tokens);
+    return status;
+}
+
+/* How many of the experts of a token are in list(count)? */
+static uint32_t overlap(const struct mp_routed_text *text, const uint32_t *chosen,
+                        const uint32_t *list, uint32_t count)
+{
+    uint32_t found = 0;
+
+    for (uint32_t r = 0; r < text->top_k; r++) {
+        for (uint32_t i = 0; i < count; i++)
+            found += list[i] == chosen[r];
+    }
+    return found;
+}
+
+static uint32_t found_by_id(const struct lookahead *la, const struct mp_heat *heat, uint32_t id,
+                            uint32_t layer, const uint32_t *chosen)
+{
+    float share[4096] = { 0 };
+    uint32_t list[64];
+
+    mp_heat_add(heat, layer, id, 1, share);
+    return overlap(&la->text, chosen, list,
+                   mp_heat_list(share, la->text.experts, 1e-6f, la->text.top_k, list));
+}
+
+/* What is known when token t begins, of token t + d. */
+static void measure_token(struct lookahead *la, const struct mp_heat *heat,
+                          const struct mp_draft *draft, uint32_t t, uint32_t d)
+{
+    const struct mp_routed_text *text = &la->text;
+    const bool has_guess = d > 0 && d <= draft->count;
+
+    la->guessed[d] += has_guess;
+    la->right[d] += has_guess && draft->token[d - 1] == text->id[t + d];
+    for (uint32_t l = 0; l < text->layers; l++) {
+        const uint32_t *chosen = text->chosen + ((size_t)(t + d) * text->layers + l) * text->top_k;
+        const uint32_t *last = text->chosen + ((size_t)(t - 1) * text->layers + l) * text->top_k;
+
+        la->wanted[d] += text->top_k;
+        la->found[IDS][d] += found_by_id(la, heat, text->id[t + d], l, chosen);
+        if (has_guess)
+            la->found[DRAFTS][d] += found_by_id(la, heat, draft->token[d - 1], l, chosen);
+        la->found[LAST][d] += overlap(text, chosen, last, text->top_k);
+    }
+}
+
+static enum mp_status measure_sources(struct lookahead *la)
+{
+    const struct mp_routed_text *text = &la->text;
+    const struct mp_heat_shape shape = { text->layers, text->experts, text->top_k, text->vocab };
+    struct mp_draft_source *source;
+    struct mp_heat *heat;
+    enum mp_status status = mp_heat_create(&shape, &heat);
+
+    if (status != MP_OK)
+        return status;
+    status = mp_draft_lookup_create(1, text->tokens, &source);
+    for (uint32_t t = 0; status == MP_OK && t < text->tokens; t++) {
+        struct mp_draft draft;
+
+        source->ops->push(source, 0, text->id[t]);
+        if (t >= text->tokens / 2) {
+            status = source->ops->guess(source, 0, FARTHEST, &draft);
+            for (uint32_t d = 0; status == MP_OK && d <= FARTHEST && t + d < text->tokens; d++)
+                measure_token(la, heat, &draft, t, d);
+        }
+        for (uint32_t l = 0; l < text->layers; l++)
+            mp_heat_learn(heat, l, text->id[t],
+                          text->chosen + ((size_t)t * text->layers + l) * text->top_k);
+    }
+    if (status == MP_OK)
+        source->ops->destroy(source);
+    mp_heat_destroy(heat);
+    return status;
+}
+
+static enum mp_status measure_bounds(struct lookahead *la)
+{
+    const struct mp_routed_text *text = &la->text;
+    enum mp_status status = MP_OK;
+
+    for (uint32_t i = 0; i < 2; i++) {
+        const uint32_t share = shares[i] * text->layers * text->experts / 100;
+        const uint32_t slots = share > 2 * text->top_k ? share : 2 * text->top_k + 1;
+
+        for (unsigned known = 0; known < 3 && status == MP_OK; known++)
+            status = mp_lookahead_bound(text, slots, (enum mp_known)known, PERFECT,
+                                        text->tokens / 2, &la->bounds[i][known]);
+    }
+    return status;
+}
+
+static double part(double found, uint64_t wanted)
+{
+    return wanted > 0 ? found / (double)wanted : 0;
+}
+
+static void print_text(const struct lookahead *la)
+{
+    printf("%u tokens, the second half measured\n\nexperts found among as many guessed, by tokens "
+           "ahead\n%-8s",
+           la->text.tokens, "");
+    for (uint32_t d = 0; d <= FARTHEST; d++)
+        printf(" %6u", d);
+    for (unsigned s = 0; s < SOURCES; s++) {
+        printf("\n%-8s", source_names[s]);
+        for (uint32_t d = 0; d <= FARTHEST; d++)
+            printf(" %4.1f %%", 100 * part(la->found[s][d], la->wanted[d]));
+    }
+    printf("\n%-8s", "right id");
+    for (uint32_t d = 0; d <= FARTHEST; d++)
+        printf(" %4.1f %%",
+               100 * part((double)la->right[d], la->wanted[d] / la->text.top_k / la->text.layers));
+    printf("\n\nhits, simulated, and experts read per token\n%-8s %18s %18s %18s %10s\n", "slots",
+           "nothing known", "next 4 tokens", "ids, read ahead", "of gain");
+    for (uint32_t i = 0; i < 2; i++) {
+        const struct mp_bound *b = la->bounds[i];
+
+        printf("%5u %% ", shares[i]);
+        for (unsigned k = 0; k < 3; k++)
+            printf(" %8.1f %% %7.1f", 100 * b[k].hits, b[k].reads);
+        if (b[1].hits > b[0].hits)
+            printf(" %8.0f %%\n", 100 * (b[2].hits - b[0].hits) / (b[1].hits - b[0].hits));
+        else
+            printf(" %10s\n", "-");
+    }
+    printf(
+        "ids: of the token itself, as if it were known at any distance; drafts: ids guessed from "
+        "the text;\nlast: the experts of the token before\n");
+}
+
+static void print_json(const struct lookahead *la)
+{
+    struct mp_json_out json;
+
+    mp_json_begin(&json, stdout, true);
+    mp_json_object_begin(&json, NULL);
+    mp_eval_json_head(la->eval, &json);
+    for (unsigned s = 0; s < SOURCES; s++) {
+        mp_json_array_begin(&json, source_names[s]);
+        for (uint32_t d = 0; d <= FARTHEST; d++)
+            mp_json_put_f64(&json, NULL, part(la->found[s][d], la->wanted[d]));
+        mp_json_array_end(&json);
+    }
+    mp_json_array_begin(&json, "hits");
+    for (uint32_t i = 0; i < 2; i++) {
+        mp_json_object_begin(&json, NULL);
+        mp_json_put_u64(&json, "percent", shares[i]);
+        mp_json_put_f64(&json, "nothing", la->bounds[i][MP_KNOWN_NOTHING].hits);
+        mp_json_put_f64(&json, "perfect", la->bounds[i][MP_KNOWN_PERFECT].hits);
+        mp_json_put_f64(&json, "ids", la->bounds[i][MP_KNOWN_HEAT].hits);
+        mp_json_object_end(&json);
+    }
+    mp_json_array_end(&json);
+    mp_json_object_end(&json);
+    mp_json_end(&json);
+}
+
+enum mp_status mp_eval_lookahead(struct mp_eval *eval)
+{
+    struct lookahead *la = calloc(1, sizeof(*la));
+    enum mp_status status;
+
+    if (la == NULL)
+        return mp_fail_no_memory("the lookahead", sizeof(*la));
+    la->eval = eval;
+    status = mp_eval_open(eval, 1);
+    if (status == MP_OK && eval->session.model.experts_per_token > 64)
+        status = mp_fail(MP_ERR_UNSUPPORTED, "E_USAGE",
+                         "--tokens-ahead: a token has more than 64 experts");
+    if (status == MP_OK)
+        status = run_text(la);
+    if (status == MP_OK)
+        status = measure_sources(la);
+    if (status == MP_OK)
+        status = measure_bounds(la);
+    if (status == MP_OK && eval->args->json)
+        print_json(la);
+    else if (status == MP_OK)
+        print_text(la);
+    free(la->chosen);
+    free(la);
+    return status == MP_OK ? mp_printed(status) : status;
+}
