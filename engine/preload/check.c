@@ -206,7 +206,20 @@ static void notes_of_hooks(struct mp_check *check)
         any = any || program->hooks[i];
     if (program->start != MP_CHECK_DYNAMIC)
         return;
-    if (ggml && !any)
+    for (uint32_t i = 0; i < program->library_count && program->missing; i++) {
+        if (!program->libraries[i].found) {
+            note(check, false,
+                 "%.120s was not found where the loader looks, so its hooks are not known; name "
+                 "its folder in LD_LIBRARY_PATH or --library-path, as the program needs it too",
+                 program->libraries[i].path);
+            break;
+        }
+    }
+    if (program->library_count == 0 && !program->python)
+        note(check, false,
+             "it loads no ggml, llama.cpp, CUDA or PyTorch; programs that it starts, as a shell "
+             "does, are not looked at");
+    if (ggml && !any && !program->missing)
         note(check, false,
              "this ggml exports none of the functions that say which experts are "
              "read: they are known by what is touched");

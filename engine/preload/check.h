@@ -41,6 +41,7 @@ struct mp_check_program {
     bool privileged, python, isolated; /* isolated: Python that ignores PYTHONPATH */
     struct mp_check_library libraries[MP_CHECK_LIBRARIES_MAX];
     uint32_t library_count;
+    bool missing;   /* one of them was not found: hooks in it are not known */
     bool hooks[32]; /* those of mp_check_hooks that a library has */
 };
 

@@ -51,7 +51,10 @@ static void print_program(const struct mp_check_program *program, FILE *out)
             fprintf(out, "%-14s%s\n", hooks++ == 0 ? "hooks" : "", mp_check_hooks[i]);
     }
     if (hooks == 0)
-        fprintf(out, "hooks         none but those of libc\n");
+        fprintf(out, "hooks         %s\n",
+                program->start != MP_CHECK_DYNAMIC ? "not looked at"
+                : program->missing                 ? "not known, because a library was not found"
+                                                   : "none but those of libc");
     if (program->python)
         fprintf(out, "python        the module reports the router's choice, with transformers\n");
 }
@@ -126,6 +129,7 @@ static void json_program(const struct mp_check_program *program, struct mp_json_
         mp_json_object_end(json);
     }
     mp_json_array_end(json);
+    mp_json_put_bool(json, "hooks_known", program->start == MP_CHECK_DYNAMIC && !program->missing);
     mp_json_object_begin(json, "hooks");
     for (size_t i = 0; mp_check_hooks[i] != NULL; i++)
         mp_json_put_bool(json, mp_check_hooks[i], program->hooks[i]);

@@ -1,8 +1,8 @@
 /*
  * Programs and libraries, as the dynamic loader would find them: DT_NEEDED, starting at the
  * program, searched in LD_LIBRARY_PATH, in the files' run paths, and in the default folders.
- * Libraries opened at run time are guessed: ggml's backends are beside ggml, PyTorch and llama_cpp
- * in the package folder of the Python.
+ * Libraries opened at run time are guessed: ggml's backends are beside ggml or the program, PyTorch
+ * and llama_cpp in the package folder of the Python.
  */
 #include "engine/preload/check.h"
 
@@ -33,6 +33,7 @@ struct closure {
     const char *library_path; /* LD_LIBRARY_PATH and a loader's argument, or NULL */
     char old_path[2048];      /* DT_RPATH of the program, which its libraries inherit */
     char origin[PATH_MAX];    /* the program's folder, which $ORIGIN means there */
+    char started[PATH_MAX];   /* the folder of /proc/self/exe: the loader's if one is named */
     char seen[SEEN_MAX][PATH_MAX];
     uint32_t count, next;
 };
@@ -107,6 +108,7 @@ static void note_library(struct mp_check_program *program, const char *path, boo
     snprintf(library->path, sizeof(library->path), "%s", path);
     library->found = found;
     library->module = module;
+    program->missing = program->missing || !found;
     program->library_count++;
 }
 
@@ -163,7 +165,7 @@ static bool find_library(const struct closure *closure, const struct mp_elf *elf
            try_list(elf->run_path, origin, name, path) || try_list(usual, origin, name, path);
 }
 
-/* Backends lie beside ggml, or in a folder of their own below it. */
+/* Backends lie beside ggml or the program, or in a folder of their own below. */
 static void push_modules(struct closure *closure, const char *folder)
 {
     static const char *const patterns[] = { "/libggml-*.so", "/ggml/backends*/libggml-*.so" };
@@ -231,6 +233,8 @@ static void follow(struct closure *closure, const char *path)
         if (strstr(base_of(path), "ggml") != NULL || strstr(base_of(path), "llama") != NULL) {
             note_hooks(closure->program, path, &source);
             push_modules(closure, origin);
+            if (strcmp(origin, closure->started) != 0)
+                push_modules(closure, closure->started);
         }
         mp_elf_fini(&elf);
     }
@@ -296,6 +300,21 @@ static bool is_loader(const char *path)
     return strncmp(name, "ld-", 3) == 0 || strcmp(name, "ld.so") == 0;
 }
 
+static bool has_value(const char *option)
+{
+    static const char *const options[] = {
+        "--library-path",        "--preload", "--argv0",
+        "--inhibit-rpath",       "--audit",   "--glibc-hwcaps-mask",
+        "--glibc-hwcaps-prepend"
+    };
+
+    for (size_t i = 0; i < MP_ARRAY_LEN(options); i++) {
+        if (strcmp(option, options[i]) == 0)
+            return true;
+    }
+    return false;
+}
+
 /* A loader that is called by name: `ld.so --library-path LIST PROGRAM`. */
 static void see_through_loader(char **argv, struct closure *closure)
 {
@@ -311,10 +330,42 @@ static void see_through_loader(char **argv, struct closure *closure)
         }
         if (strcmp(argv[i], "--library-path") == 0 && argv[i + 1] != NULL)
             closure->library_path = argv[i + 1];
-        if (strcmp(argv[i], "--library-path") == 0 || strcmp(argv[i], "--preload") == 0 ||
-            strcmp(argv[i], "--argv0") == 0 || strcmp(argv[i], "--inhibit-rpath") == 0)
+        if (has_value(argv[i]))
             i += argv[i + 1] != NULL;
     }
+}
+
+static void see_through_scripts(const struct mp_environment *environment,
+                                struct mp_check_program *program)
+{
+    char interpreter[PATH_MAX];
+
+    for (int i = 0; i < SCRIPTS_MAX && interpreter_of(environment, program->loaded, interpreter);
+         i++)
+        memcpy(program->loaded, interpreter, sizeof(interpreter));
+}
+
+/* `env NAME=VALUE... PROGRAM`, without options. Returns the arguments, from the program on. */
+static char **see_through_env(const struct mp_environment *environment, char **argv,
+                              struct closure *closure)
+{
+    static const char variable[] = "LD_LIBRARY_PATH=";
+    const char *list = closure->library_path;
+    char path[PATH_MAX], **at = argv;
+    int unused;
+
+    if (strcmp(base_of(closure->program->loaded), "env") != 0)
+        return argv;
+    for (at++; *at != NULL && **at != '-' && strchr(*at, '=') != NULL; at++) {
+        if (strncmp(*at, variable, strlen(variable)) == 0)
+            list = *at + strlen(variable);
+    }
+    if (*at == NULL || !mp_preload_find_program(environment, *at, path, &unused))
+        return argv;
+    closure->library_path = list;
+    memcpy(closure->program->loaded, path, sizeof(path));
+    see_through_scripts(environment, closure->program);
+    return at;
 }
 
 static uint16_t own_machine(void)
@@ -388,7 +439,6 @@ void mp_check_look_at_program(const struct mp_environment *environment, char **a
                               struct mp_check_program *program)
 {
     struct closure *closure = calloc(1, sizeof(*closure));
-    char interpreter[PATH_MAX];
     int exit_code;
 
     memset(program, 0, sizeof(*program));
@@ -408,13 +458,13 @@ void mp_check_look_at_program(const struct mp_environment *environment, char **a
     closure->library_path = mp_environment_get(environment, "LD_LIBRARY_PATH");
     program->python = mp_preload_is_python(program->path);
     snprintf(program->loaded, sizeof(program->loaded), "%s", program->path);
-    for (int i = 0; i < SCRIPTS_MAX && interpreter_of(environment, program->loaded, interpreter);
-         i++)
-        memcpy(program->loaded, interpreter, sizeof(interpreter));
+    see_through_scripts(environment, program);
     for (int i = 1; program->python && argv[i] != NULL && argv[i][0] == '-'; i++)
         program->isolated =
             program->isolated || (argv[i][1] != '-' && argv[i][1] != 'c' && argv[i][1] != 'm' &&
                                   strpbrk(argv[i], "IES") != NULL);
+    argv = see_through_env(environment, argv, closure);
+    origin_of(program->loaded, closure->started);
     see_through_loader(argv, closure);
     look_at_file(closure);
     if (program->start == MP_CHECK_DYNAMIC) {

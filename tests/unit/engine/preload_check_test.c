@@ -71,7 +71,8 @@ static void flags_stand_in_the_way(void)
             CHECK(note != NULL);
             CHECK_EQ(note->fatal, cases[i].fatal);
         }
-        CHECK_EQ(check->note_count, 1 + (cases[i].part != NULL)); /* that no model is named */
+        /* that no model is named, and that sh is none of these programs */
+        CHECK_EQ(check->note_count, 2 + (cases[i].part != NULL));
         mp_check_destroy(check);
     }
 }
@@ -204,7 +205,7 @@ static void make_by_hand(struct mp_check *check)
     program->library_count = 2;
     program->libraries[0] = (struct mp_check_library){ "/l/libggml.so", true, true };
     program->libraries[1] = (struct mp_check_library){ "libllama.so", false, false };
-    program->hooks[0] = program->hooks[2] = true;
+    program->hooks[0] = program->hooks[2] = program->missing = true;
     check->model_count = 2;
     strcpy(model->path, "/m/a.gguf");
     model->experts = 8;
@@ -284,7 +285,7 @@ static void the_text_is_this(void)
     check->note_count = 2;
     CHECK_STR(text_of(check, false),
               "program       not found, unknown\n"
-              "hooks         none but those of libc\n"
+              "hooks         not looked at\n"
               "model         /m/a.gguf\n"
               "budget        50%: 700.0 MiB\n"
               "mechanism     none: the program runs as without moepager\n"
@@ -293,6 +294,11 @@ static void the_text_is_this(void)
               "library       not found\n"
               "note          a note\n"
               "in the way    a wall\n");
+    check->program.start = MP_CHECK_DYNAMIC;
+    CHECK(strstr(text_of(check, false), "hooks         none but those of libc\n") != NULL);
+    check->program.missing = true;
+    CHECK(strstr(text_of(check, false), "hooks         not known, because a library was not "
+                                        "found\n") != NULL);
     check->model_count = 0;
     CHECK(strstr(text_of(check, false), "budget        50% of a model that is not known yet\n") !=
           NULL);
@@ -319,6 +325,7 @@ static void check_json_of_program(json_t *program)
     CHECK_STR(json_string_value(json_object_get(program, "loaded")), "/bin/python3");
     CHECK_STR(json_string_value(json_object_get(program, "loader")), "/lib/ld.so");
     CHECK_STR(json_string_value(json_object_get(program, "start")), "dynamic");
+    CHECK(!is_true(program, "hooks_known")); /* as libllama was not found */
     CHECK(is_true(program, "python") && !is_true(program, "privileged"));
     CHECK_EQ(json_array_size(libraries), 2);
     CHECK(is_true(json_array_get(libraries, 0), "found"));

@@ -159,18 +159,71 @@ static void a_loader_by_name_is_seen_through(void)
     CHECK_STR(program.interpreter, in("ld-own.so"));
     LIBRARIES("given/libggml-a.so");
     LOOK_AT(in("ld-own.so"), "--preload", "x", "--argv0", "y", "--inhibit-rpath", "z",
-            "--library-path", list, in("program"));
+            "--glibc-hwcaps-mask", "w", "--library-path", list, in("program"));
     CHECK_STR(program.loaded, in("program"));
     LIBRARIES("given/libggml-a.so");
+    CHECK(!program.missing);
     LOOK_AT(in("ld-own.so"), "--list", in("program"));
     CHECK_STR(program.loaded, in("program"));
     LIBRARIES("-libggml-a.so");
+    CHECK(program.missing);
     LOOK_AT(in("ld-own.so"), "--library-path");
     CHECK_STR(program.loaded, in("ld-own.so"));
     CHECK_EQ(program.library_count, 0);
     LOOK_AT(in("program"), "--library-path", list, in("ld-own.so"));
     CHECK_STR(program.loaded, in("program"));
     CHECK_STR(program.interpreter, LOADER);
+}
+
+/* ggml looks for its backends beside /proc/self/exe, which is the loader if it was named. */
+static void backends_lie_beside_the_loader(void)
+{
+    make_folder("loader"), make_folder("libs");
+    write_elf("loader/ld.so", (struct elf_file){ .interpreter = LOADER });
+    write_elf("loader/libggml-cpu.so", (struct elf_file){ .exported = mp_check_hooks[0] });
+    write_elf("libs/libggml.so", (struct elf_file){ 0 });
+    write_elf("libs/program",
+              (struct elf_file){ .interpreter = LOADER, .needed = { "libggml.so" } });
+    LOOK_AT(in("loader/ld.so"), "--library-path", in("libs"), in("libs/program"));
+    LIBRARIES("libs/libggml.so", "+loader/libggml-cpu.so");
+    CHECK(program.hooks[0] && !program.hooks[1]);
+}
+
+/* `env NAME=VALUE... PROGRAM`; options of env are not followed. */
+static void env_is_seen_through(void)
+{
+    char set[PATH_BYTES + 32];
+
+    make_folder("set");
+    write_elf("set/libggml-e.so", (struct elf_file){ 0 });
+    write_elf("ld-e.so", (struct elf_file){ .interpreter = LOADER });
+    write_elf("started", (struct elf_file){ .interpreter = LOADER, .needed = { "libggml-e.so" } });
+    write_elf("env", (struct elf_file){ .interpreter = LOADER });
+    snprintf(set, sizeof(set), "LD_LIBRARY_PATH=%s", in("set"));
+    LOOK_AT("env", "A=1", set, "started", "B=2");
+    CHECK_STR(program.path, in("env"));
+    CHECK_STR(program.loaded, in("started"));
+    LIBRARIES("set/libggml-e.so");
+    LOOK_AT("env", set, in("ld-e.so"), in("started"));
+    CHECK_STR(program.loaded, in("started"));
+    CHECK_STR(program.interpreter, in("ld-e.so"));
+    LIBRARIES("set/libggml-e.so");
+    LOOK_AT("env", set, in("ld-e.so"), "--library-path", "/no/such", in("started"));
+    LIBRARIES("-libggml-e.so");
+    LOOK_AT("env", "started");
+    LIBRARIES("-libggml-e.so");
+    write_script("of-env", "#!/usr/bin/env started\n");
+    LOOK_AT("env", set, "of-env");
+    CHECK_STR(program.loaded, in("started"));
+    LIBRARIES("set/libggml-e.so");
+    LOOK_AT("env", set);
+    CHECK_STR(program.loaded, in("env"));
+    LOOK_AT("env", set, "no-such-program");
+    CHECK_STR(program.loaded, in("env"));
+    LOOK_AT("env", "-i", set, "started");
+    CHECK_STR(program.loaded, in("env"));
+    CHECK_EQ(program.library_count, 0);
+    CHECK_EQ(unlink(in("env")), 0); /* scripts of the other tests name it */
 }
 
 static void write_everywhere(const char *name, struct elf_file file)
@@ -300,6 +353,8 @@ int main(void)
     RUN(scripts_of_scripts_have_an_end);
     RUN(python_may_ignore_its_path);
     RUN(a_loader_by_name_is_seen_through);
+    RUN(backends_lie_beside_the_loader);
+    RUN(env_is_seen_through);
     RUN(folders_are_tried_in_the_loaders_order);
     RUN(libraries_are_listed_once);
     RUN(what_is_opened_at_run_time_is_guessed);
