@@ -322,7 +322,7 @@ static enum mp_status open_all(struct talk *talk)
         .probe = true,
     };
     struct mp_batcher_config batcher = { .chunk_tokens = 1, .clock = config.clock };
-    enum mp_status status = mp_chat_load(talk->args->model, &talk->chat);
+    enum mp_status status = mp_open_chat(talk->args, &talk->chat);
 
     if (status != MP_OK)
         return status;

@@ -126,12 +126,19 @@ static enum mp_status open_chat(struct run *run)
 {
     if (run->args->system != NULL && !run->args->chat)
         return mp_fail(MP_ERR_CONFIG, "E_USAGE", "--system needs --chat");
-    return run->args->chat ? mp_chat_load(run->args->model, &run->chat) : MP_OK;
+    if (run->args->special && run->args->chat)
+        return mp_fail(MP_ERR_CONFIG, "E_USAGE",
+                       "--special and --chat exclude each other: the format brings its own tokens");
+    if (run->args->chat_template != NULL && !run->args->chat)
+        return mp_fail(MP_ERR_CONFIG, "E_USAGE", "--chat-template needs --chat");
+    return run->args->chat ? mp_open_chat(run->args, &run->chat) : MP_OK;
 }
 
 static enum mp_status encode_prompts(struct run *run)
 {
     const char *system = run->args->system;
+    const unsigned flags =
+        MP_ENCODE_ADD_SPECIAL | (run->args->special ? MP_ENCODE_PARSE_SPECIAL : 0);
     enum mp_status status = MP_OK;
 
     if (system != NULL)
@@ -141,11 +148,10 @@ static enum mp_status encode_prompts(struct run *run)
 
         snprintf(name, sizeof(name), "prompt %u", i);
         mp_warn_unless_utf8(name, run->prompts[i].text, run->prompts[i].bytes);
-        status =
-            run->chat != NULL
-                ? encode_chat(run, run->chat, i)
-                : mp_tokenizer_encode(run->session.tokenizer, run->prompts[i].text,
-                                      run->prompts[i].bytes, MP_ENCODE_ADD_SPECIAL, &run->ids[i]);
+        status = run->chat != NULL
+                     ? encode_chat(run, run->chat, i)
+                     : mp_tokenizer_encode(run->session.tokenizer, run->prompts[i].text,
+                                           run->prompts[i].bytes, flags, &run->ids[i]);
     }
     return status;
 }

@@ -60,8 +60,9 @@ enum mp_status mp_cmd_tokenize(const struct mp_args *args, const struct mp_setti
     if (status == MP_OK) {
         const char *text = file != NULL ? file : args->prompt;
 
-        status = mp_tokenizer_encode(tok, text, file != NULL ? bytes : strlen(text),
-                                     MP_ENCODE_ADD_SPECIAL, &ids);
+        status = mp_tokenizer_encode(
+            tok, text, file != NULL ? bytes : strlen(text),
+            MP_ENCODE_ADD_SPECIAL | (args->special ? MP_ENCODE_PARSE_SPECIAL : 0), &ids);
     }
     if (status == MP_OK) {
         if (args->json)

@@ -18,6 +18,12 @@
 
 #define TEXT_FILE_BYTES_MAX (64u << 20)
 
+/* The shortest template of ChatML, for models that come without one. */
+static const char chatml[] =
+    "{% for message in messages %}{{ '<|im_start|>' + message['role'] + '\\n' + "
+    "message['content'] + '<|im_end|>' + '\\n' }}{% endfor %}"
+    "{% if add_generation_prompt %}{{ '<|im_start|>assistant\\n' }}{% endif %}";
+
 volatile sig_atomic_t mp_interrupted;
 
 enum mp_status mp_require_model(const struct mp_args *args)
@@ -41,6 +47,23 @@ enum mp_status mp_check_outputs(const struct mp_args *args)
     }
     if (status == MP_OK && args->trace_scores && args->trace == NULL)
         status = mp_fail(MP_ERR_CONFIG, "E_USAGE", "--trace-scores needs --trace");
+    return status;
+}
+
+enum mp_status mp_open_chat(const struct mp_args *args, struct mp_chat **chat_p)
+{
+    enum mp_status status;
+    size_t bytes = 0;
+    char *text = NULL;
+
+    if (args->chat_template == NULL)
+        return mp_chat_load(args->model, chat_p);
+    if (strcmp(args->chat_template, "chatml") == 0)
+        return mp_chat_parse("--chat-template", chatml, strlen(chatml), NULL, NULL, chat_p);
+    status = mp_read_text(args->chat_template, &text, &bytes);
+    if (status == MP_OK)
+        status = mp_chat_parse(args->chat_template, text, bytes, "<s>", "</s>", chat_p);
+    free(text);
     return status;
 }
 
@@ -131,6 +154,8 @@ enum mp_status mp_read_text(const char *path, char **text_p, size_t *bytes_p)
         free(text);
         return status;
     }
+    if (file == stdin && bytes > 0 && text[bytes - 1] == '\n') /* echo's, not the text's */
+        bytes -= bytes > 1 && text[bytes - 2] == '\r' ? 2 : 1;
     text[bytes] = '\0';
     *text_p = text;
     *bytes_p = bytes;
@@ -262,8 +287,11 @@ enum mp_status mp_cmd_env(const struct mp_args *args, const struct mp_settings *
     struct mp_profile chosen;
     const enum mp_status status = mp_settings_policies(settings, &chosen);
 
-    if (args->json && args->markdown)
-        return mp_fail(MP_ERR_CONFIG, "E_USAGE", "--json and --markdown exclude each other");
+    if (args->json + args->markdown + (args->page != NULL) > 1)
+        return mp_fail(MP_ERR_CONFIG, "E_USAGE",
+                       "--json, --markdown and --page exclude each other");
+    if (args->page != NULL)
+        return mp_printed(mp_args_print_page(args->page, settings, stdout));
     if (status != MP_OK && !args->markdown)
         return status;
     if (args->json)

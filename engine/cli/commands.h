@@ -6,6 +6,7 @@
 #include "engine/cli/args/args.h"
 #include "engine/session/progress.h"
 #include "engine/session/session.h"
+#include "engine/text/chat.h"
 
 /*
  * The commands. Each prints its result on standard output and returns a status; main() turns that
@@ -40,6 +41,9 @@ enum mp_status mp_encode_text(const struct mp_args *args, const struct mp_sessio
 /* A progress bar for reading weights that also handles Ctrl-C: for mp_session_config.progress. */
 struct mp_progress mp_loading_progress(struct mp_progress_bar *bar);
 
+/* The chat format of --chat-template, or the model's own. */
+enum mp_status mp_open_chat(const struct mp_args *args, struct mp_chat **chat_p) MP_MUST_CHECK;
+
 /* Check that the output files named by flags can be written and that the flags of a trace are
  * consistent. To be called before anything is loaded. */
 enum mp_status mp_check_outputs(const struct mp_args *args) MP_MUST_CHECK;
@@ -55,7 +59,8 @@ enum mp_status mp_check_stdout(void) MP_MUST_CHECK;
  * of the run: MP_OK, or MP_ERR_CANCELED if only completed parts were printed. */
 enum mp_status mp_printed(enum mp_status ended) MP_MUST_CHECK;
 
-/* A whole file, or standard input for "-", as a new NUL-terminated text, at most 64 MiB. */
+/* A whole file, or for "-" standard input without its last newline, as a new NUL-terminated text,
+ * at most 64 MiB. */
 enum mp_status mp_read_text(const char *path, char **text_p, size_t *bytes_p) MP_MUST_CHECK;
 
 /* Take the next element from a comma-separated list, which is advanced; false at its end (NULL).

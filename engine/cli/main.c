@@ -160,6 +160,20 @@ static enum mp_status unknown_command(const char *name)
                    quoted);
 }
 
+/* `moepager help [COMMAND]`: argv becomes that of `moepager COMMAND --help`, or of --help. */
+static void turn_help(int *argc, char **argv, char *turned[4])
+{
+    static char help[] = "--help";
+
+    if (*argc < 2 || strcmp(argv[1], "help") != 0)
+        return;
+    turned[0] = argv[0];
+    turned[1] = *argc > 2 ? argv[2] : help;
+    turned[2] = *argc > 2 ? help : NULL;
+    turned[3] = NULL;
+    *argc = *argc > 2 ? 3 : 2;
+}
+
 /* A model may be a name; `path` stays as long as the arguments. */
 static enum mp_status find_model(const char **model, char path[MP_MODEL_PATH_BYTES])
 {
@@ -182,6 +196,7 @@ int main(int argc, char **argv)
 {
     static char path[MP_MODEL_PATH_BYTES], reference[MP_MODEL_PATH_BYTES];
     static struct mp_settings settings;
+    char *turned[4] = { NULL };
     struct mp_args args;
     enum mp_command command;
     enum mp_status status;
@@ -192,11 +207,13 @@ int main(int argc, char **argv)
     if (argc < 2 || strcmp(argv[1], "preload") != 0)
         catch_signals();
     look_for_json(argc, argv);
+    turn_help(&argc, argv, turned);
+    argv = turned[0] != NULL ? turned : argv;
     if (argc >= 2 && (!strcmp(argv[1], "--help") || !strcmp(argv[1], "-h"))) {
         mp_args_print_usage(stdout);
         return finish(mp_check_stdout());
     }
-    if (argc >= 2 && !strcmp(argv[1], "--version")) {
+    if (argc >= 2 && (!strcmp(argv[1], "--version") || !strcmp(argv[1], "-v"))) {
         printf("moepager %s\n", MP_VERSION);
         return finish(mp_check_stdout());
     }

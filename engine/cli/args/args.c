@@ -86,39 +86,21 @@ static const char *take_value(int argc, char **argv, int *i)
 #define GROUPS_MAX 128
 #define FLAGS_MAX 128
 #define FLAG_NAME_BYTES 32
-
-/* What other programs call a flag of ours, with their dashes. */
-static const struct {
-    const char *theirs, *ours;
-} other_names[] = {
-    { "--temp", "temperature" },
-    { "--n-predict", "max-tokens" },
-    { "-n", "max-tokens" },
-    { "--max-new-tokens", "max-tokens" },
-    { "-p", "prompt" },
-    { "-f", "prompt-file" },
-    { "--file", "prompt-file" },
-    { "-m", "model" },
-    { "-c", "ctx" },
-    { "--ctx-size", "ctx" },
-    { "-t", "threads" },
-    { "-s", "seed" },
-    { "--system-prompt", "system" },
-};
+#define WORDS_MAX 3 /* more than any command takes */
 
 /* Our name for a flag of another program, if the command has it; else NULL. '_' counts as '-'. */
-static const char *find_other_name(enum mp_command command, const char *name,
-                                   const struct mp_settings *settings)
+static const char *find_alias(enum mp_command command, const char *name,
+                              const struct mp_settings *settings)
 {
     char dashed[FLAG_NAME_BYTES];
 
     snprintf(dashed, sizeof(dashed), "%s", name);
     for (char *at = dashed; *at != '\0'; at++)
         *at = *at == '_' ? '-' : *at;
-    for (size_t i = 0; i < MP_ARRAY_LEN(other_names); i++) {
-        const char *ours = other_names[i].ours;
+    for (size_t i = 0; i < mp_flag_alias_count; i++) {
+        const char *ours = mp_flag_aliases[i].ours;
 
-        if (strcmp(other_names[i].theirs, dashed) == 0 &&
+        if (strcmp(mp_flag_aliases[i].name, dashed) == 0 &&
             (mp_flag_find(command, ours, strlen(ours)) != NULL ||
              mp_opt_find(settings->groups, ours, NULL) != NULL))
             return ours;
@@ -126,14 +108,22 @@ static const char *find_other_name(enum mp_command command, const char *name,
     return NULL;
 }
 
-/* The flags of the command as options, so that the message finds the nearest name among both. */
+/* Add a flag's name to the table that the nearest name is looked for in. */
+static void add_name(char name[FLAG_NAME_BYTES], struct mp_opt *opt, const char *flag)
+{
+    snprintf(name, FLAG_NAME_BYTES, "%s", flag);
+    for (char *at = name; *at != '\0'; at++)
+        *at = *at == '-' ? '_' : (char)toupper((unsigned char)*at);
+    opt->name = name;
+}
+
+/* The flags and aliases of the command as options: the message finds the nearest name among all. */
 static enum mp_status unknown_flag(enum mp_command command, const char *name,
                                    const struct mp_settings *settings)
 {
     char names[FLAGS_MAX][FLAG_NAME_BYTES];
     struct mp_opt table[FLAGS_MAX + 1] = { 0 };
     struct mp_opt_group groups[GROUPS_MAX] = { { "MOEPAGER_", table, NULL, NULL } };
-    const char *ours = find_other_name(command, name, settings);
     const char *renamed = mp_flag_new_name(command, name);
     char quoted[MP_QUOTE_BYTES];
     size_t count = 0;
@@ -141,16 +131,18 @@ static enum mp_status unknown_flag(enum mp_command command, const char *name,
     if (renamed != NULL)
         return mp_fail(MP_ERR_CONFIG, "E_OPTION", "option '%s' is now '%s'",
                        mp_quote(quoted, name, strlen(name)), renamed);
-    if (ours != NULL)
-        return mp_fail(MP_ERR_CONFIG, "E_OPTION", "unknown option '%s'; did you mean '--%s'?",
-                       mp_quote(quoted, name, strlen(name)), ours);
     for (size_t i = 0; i < mp_flag_count && count < FLAGS_MAX; i++) {
         if (!(mp_flags[i].commands & 1u << command))
             continue;
-        snprintf(names[count], FLAG_NAME_BYTES, "%s", mp_flags[i].name);
-        for (char *at = names[count]; *at != '\0'; at++)
-            *at = *at == '-' ? '_' : (char)toupper((unsigned char)*at);
-        table[count].name = names[count];
+        add_name(names[count], &table[count], mp_flags[i].name);
+        count++;
+    }
+    for (size_t i = 0; i < mp_flag_alias_count && count < FLAGS_MAX; i++) {
+        const char *alias = mp_flag_aliases[i].name;
+
+        if (strncmp(alias, "--", 2) != 0 || find_alias(command, alias, settings) == NULL)
+            continue;
+        add_name(names[count], &table[count], alias + 2);
         count++;
     }
     count = 1;
@@ -162,23 +154,42 @@ static enum mp_status unknown_flag(enum mp_command command, const char *name,
     return mp_opt_unknown(groups, name);
 }
 
-static enum mp_status parse_setting(enum mp_command command, const char *arg, int argc, char **argv,
-                                    int *i, struct mp_settings *settings)
+/* An argument in two: "--max-tokens", under our name, and what is behind '=', or NULL. */
+struct word {
+    char name[128];
+    const char *value;
+};
+
+static struct word split_word(enum mp_command command, const char *arg,
+                              const struct mp_settings *settings)
 {
     const char *equals = strchr(arg, '=');
-    char name[128], quoted[MP_QUOTE_BYTES];
+    struct word word = { .value = equals != NULL ? equals + 1 : NULL };
+    const char *ours;
+
+    snprintf(word.name, sizeof(word.name), "%.*s",
+             (int)(equals != NULL ? equals - arg : (long)strlen(arg)), arg);
+    ours = find_alias(command, word.name, settings);
+    if (ours != NULL)
+        snprintf(word.name, sizeof(word.name), "--%s", ours);
+    return word;
+}
+
+static enum mp_status parse_setting(enum mp_command command, const struct word *word, int argc,
+                                    char **argv, int *i, struct mp_settings *settings)
+{
+    const char *name = word->name;
+    char quoted[MP_QUOTE_BYTES];
     const struct mp_opt_group *group = NULL;
     const struct mp_opt *opt;
     const char *value;
     uint64_t ignored;
 
-    snprintf(name, sizeof(name), "%.*s", (int)(equals != NULL ? equals - arg : (long)strlen(arg)),
-             arg);
     opt = mp_opt_find(settings->groups, name, &group);
     if (opt == NULL || !mp_flag_is_of(command, group))
         return unknown_flag(command, name, settings);
-    if (equals != NULL)
-        return mp_opt_set(settings->groups, name, equals + 1);
+    if (word->value != NULL)
+        return mp_opt_set(settings->groups, name, word->value);
     if (opt->kind == MP_OPT_BOOL && !(*i + 1 < argc && mp_opt_parse(opt, argv[*i + 1], &ignored)))
         return mp_opt_set(settings->groups, name, NULL);
     value = take_value(argc, argv, i);
@@ -188,45 +199,64 @@ static enum mp_status parse_setting(enum mp_command command, const char *arg, in
     return mp_opt_set(settings->groups, name, value);
 }
 
-static enum mp_status parse_one(enum mp_command command, int argc, char **argv, int *i,
-                                struct mp_args *args, struct mp_settings *settings)
+static enum mp_status no_flag(enum mp_command command, const char *arg)
 {
-    const char *arg = argv[*i];
-    const char *equals = strchr(arg, '=');
     char quoted[MP_QUOTE_BYTES];
-    const struct mp_flag *flag;
-    const char *value;
 
-    if (command == MP_COMMAND_REPLAY && arg[0] != '-' && args->replayed == NULL) {
-        args->replayed = arg;
-        return MP_OK;
-    }
-    if (strcmp(arg, "-h") == 0)
-        arg = "--help";
-    if (find_other_name(command, arg, settings) != NULL)
-        return unknown_flag(command, arg, settings);
-    if (strncmp(arg, "--", 2) != 0)
-        return mp_fail(MP_ERR_CONFIG, "E_USAGE",
-                       "'%s' is not a flag; flags begin with -- (see moepager %s --help)",
-                       mp_quote(quoted, arg, strlen(arg)), mp_commands[command].name);
-    flag = mp_flag_find(command, arg + 2,
-                        equals != NULL ? (size_t)(equals - arg - 2) : strlen(arg + 2));
+    return mp_fail(MP_ERR_CONFIG, "E_USAGE",
+                   "'%s' is not a flag; flags begin with -- (see moepager %s --help)",
+                   mp_quote(quoted, arg, strlen(arg)), mp_commands[command].name);
+}
+
+static enum mp_status parse_flag(enum mp_command command, int argc, char **argv, int *i,
+                                 struct mp_args *args, struct mp_settings *settings)
+{
+    const char *arg = strcmp(argv[*i], "-h") == 0 ? "--help" : argv[*i];
+    const struct word word = split_word(command, arg, settings);
+    const struct mp_flag *flag;
+    const char *value = word.value;
+
+    if (strncmp(word.name, "--", 2) != 0)
+        return no_flag(command, arg);
+    flag = mp_flag_find(command, word.name + 2, strlen(word.name + 2));
     if (flag == NULL)
-        return parse_setting(command, arg, argc, argv, i, settings);
-    if (flag->kind == MP_FLAG_SWITCH && equals != NULL)
-        return bad_value(flag, equals + 1, "no value");
-    if (equals != NULL)
-        value = equals + 1;
-    else
+        return parse_setting(command, &word, argc, argv, i, settings);
+    if (flag->kind == MP_FLAG_SWITCH && value != NULL)
+        return bad_value(flag, value, "no value");
+    if (value == NULL)
         value = flag->kind == MP_FLAG_SWITCH ? "" : take_value(argc, argv, i);
     if (value == NULL)
         return mp_fail(MP_ERR_CONFIG, "E_USAGE", "--%s needs a value: %s", flag->name, flag->help);
     return set_flag(flag, value, args);
 }
 
+/* Arguments that are no flags: replay's trace; else the model, and then the prompt, where flags
+ * have not given them. */
+static enum mp_status place_words(enum mp_command command, const char *const *words, size_t count,
+                                  struct mp_args *args)
+{
+    const bool replay = command == MP_COMMAND_REPLAY;
+    const bool model = mp_flag_find(command, "model", 5) != NULL;
+    const bool prompt = mp_flag_find(command, "prompt", 6) != NULL;
+
+    for (size_t i = 0; i < count; i++) {
+        if (replay && args->replayed == NULL)
+            args->replayed = words[i];
+        else if (model && args->model == NULL)
+            args->model = words[i];
+        else if (prompt && args->prompt == NULL)
+            args->prompt = words[i];
+        else
+            return no_flag(command, words[i]);
+    }
+    return MP_OK;
+}
+
 enum mp_status mp_args_parse(enum mp_command command, int argc, char **argv, struct mp_args *args,
                              struct mp_settings *settings)
 {
+    const char *words[WORDS_MAX];
+    size_t word_count = 0;
     enum mp_status status = MP_OK;
 
     *args = (struct mp_args){
@@ -256,9 +286,14 @@ enum mp_status mp_args_parse(enum mp_command command, int argc, char **argv, str
             args->program = argv[i + ends] != NULL ? &argv[i + ends] : NULL;
             break;
         }
-        status = parse_one(command, argc, argv, &i, args, settings);
+        if (argv[i][0] == '-')
+            status = parse_flag(command, argc, argv, &i, args, settings);
+        else if (word_count < WORDS_MAX)
+            words[word_count++] = argv[i];
+        else
+            status = no_flag(command, argv[i]);
     }
-    return status;
+    return status == MP_OK ? place_words(command, words, word_count, args) : status;
 }
 
 size_t mp_args_files(enum mp_command command, struct mp_args *args,

@@ -12,6 +12,8 @@
  */
 struct mp_args {
     const char *model, *prompt, *prompt_file, *batch_file, *system;
+    const char *chat_template;
+    const char *page; /* of env */
     const char *logits_out, *trace, *timeline, *decision_log, *out, *tokens_file, *from_trace;
     const char *replayed, *evicts, *profiles, *partition, *budgets, *accounting; /* of replay */
     const char *machine, *batches, *changes;              /* of simulate; profiles also */
@@ -31,7 +33,7 @@ struct mp_args {
     uint64_t window, tokens;   /* tokens: UINT64_MAX: not given */
     uint64_t perplexity, divergence, predictors, tokens_ahead, features;
     uint64_t hidden, channels, fresh, child, check;
-    uint64_t chat, json, csv, ignore_eos, trace_scores, check_values, markdown, force;
+    uint64_t chat, special, json, csv, ignore_eos, trace_scores, check_values, markdown, force;
     uint64_t help, help_all;
     char **program; /* of preload: the command and its arguments; NULL: not given */
 };
@@ -65,10 +67,11 @@ enum mp_command {
 enum mp_command mp_command_find(const char *name);
 
 /*
- * Parse argv[2..argc) of a command. Only two commands take arguments that are not flags: replay a
- * file, and preload a command line, after -- or from the first non-flag on. Settings go to
- * `settings`, which must be loaded. MP_ERR_CONFIG E_USAGE or E_OPTION: unknown flag (with its new
- * name, or the nearest one), missing or bad value, extra arguments.
+ * Parse argv[2..argc) of a command. Arguments that are not flags: replay takes a file, preload a
+ * command line, after -- or from the first non-flag on; the others take the model and the prompt,
+ * in this order, where they have such flags and these are not given. Settings go to `settings`,
+ * which must be loaded. MP_ERR_CONFIG E_USAGE or E_OPTION: unknown flag (with its new name, or the
+ * nearest one), missing or bad value, extra arguments.
  */
 enum mp_status mp_args_parse(enum mp_command command, int argc, char **argv, struct mp_args *args,
                              struct mp_settings *settings) MP_MUST_CHECK;
@@ -93,5 +96,10 @@ void mp_args_print_usage(FILE *out);
 void mp_args_print_help(enum mp_command command, const struct mp_settings *settings, bool all,
                         FILE *out);
 void mp_args_print_options(const struct mp_settings *settings, FILE *out);
+
+/* Print a man page ("man") or what completes command lines in a shell ("bash", "zsh", "fish").
+ * MP_ERR_CONFIG E_USAGE for another kind. */
+enum mp_status mp_args_print_page(const char *kind, const struct mp_settings *settings,
+                                  FILE *out) MP_MUST_CHECK;
 
 #endif

@@ -79,11 +79,15 @@ const struct mp_flag mp_flags[] = {
          "with --cluster: placements to compare (all); bench: one (prism)"),
     TEXT("prompt", prompt, RUN | TOKENIZE, BASIC, "TEXT", "text to continue"),
     INPUT("prompt-file", prompt_file, RUN | TOKENIZE, BASIC, "FILE",
-          "the whole file is the prompt, with its last newline; - is standard input"),
+          "the whole file is the prompt; -: standard input, without its last newline"),
     INPUT("batch-file", batch_file, RUN, BASIC, "FILE",
           "one prompt per line, 1 to 64, processed together"),
+    SWITCH("special", special, RUN | TOKENIZE, BASIC,
+           "names of special tokens in the prompt, such as <|im_end|>, are these tokens"),
     SWITCH("chat", chat, RUN, BASIC, "put the prompt into the model's chat format"),
     TEXT("system", system, RUN | CHAT, BASIC, "TEXT", "system message of a chat"),
+    INPUT("chat-template", chat_template, RUN | CHAT, BASIC, "NAME",
+          "chat format instead of the model's: chatml, or a file with a template"),
     NUMBER("max-tokens", max_tokens, 1, 1u << 24, RUN | SERVE | CHAT, BASIC, "N",
            "most tokens to generate per prompt (256; serve, chat: the context)"),
     REAL("temperature", temperature, 100, RUN | SERVE | CHAT, BASIC, "T", "0 is greedy (0)"),
@@ -142,6 +146,8 @@ const struct mp_flag mp_flags[] = {
     SWITCH("check-values", check_values, INFO, BASIC,
            "open the tokenizer, read all weights and look for NaN and infinity"),
     SWITCH("markdown", markdown, ENV, EXPERT, "print the text of docs/options.md"),
+    TEXT("page", page, ENV, EXPERT, "KIND",
+         "print a man page (man) or what completes commands in a shell (bash, zsh, fish)"),
     TEXT("profile", profiles, REPLAY | SIMULATE, BASIC, "A,B",
          "profiles to compare; replay takes evict, admit and partition of each"),
     TEXT("evict", evicts, REPLAY, BASIC, "A,B",
@@ -194,6 +200,24 @@ const struct mp_flag mp_flags[] = {
 };
 
 const size_t mp_flag_count = MP_ARRAY_LEN(mp_flags);
+
+const struct mp_flag_alias mp_flag_aliases[] = {
+    { "-m", "model" },
+    { "-p", "prompt" },
+    { "-f", "prompt-file" },
+    { "--file", "prompt-file" },
+    { "-n", "max-tokens" },
+    { "--n-predict", "max-tokens" },
+    { "--max-new-tokens", "max-tokens" },
+    { "--temp", "temperature" },
+    { "-c", "ctx" },
+    { "--ctx-size", "ctx" },
+    { "-t", "threads" },
+    { "-s", "seed" },
+    { "--system-prompt", "system" },
+};
+
+const size_t mp_flag_alias_count = MP_ARRAY_LEN(mp_flag_aliases);
 
 /* Names of the version before; they are gone with the next one. `accepted`: still understood. */
 static const struct {

@@ -52,6 +52,15 @@ const struct mp_flag *mp_flag_find(enum mp_command command, const char *name, si
  * renamed command ("moepager eval --perplexity"); NULL if `name` is no old name. */
 const char *mp_flag_new_name(enum mp_command command, const char *name);
 
+/* What other programs call our flags: "--temp" or "-n", with dashes, is --temperature or
+ * --max-tokens, in commands that have it. */
+struct mp_flag_alias {
+    const char *name, *ours;
+};
+
+extern const struct mp_flag_alias mp_flag_aliases[];
+extern const size_t mp_flag_alias_count;
+
 /* As part of a sentence: "run, bench"; "all" if every command has it. Returns `out`. */
 const char *mp_flag_commands(const struct mp_flag *flag, char out[128]);
 

@@ -16,12 +16,11 @@ void mp_args_print_usage(FILE *out)
             MP_VERSION);
     for (unsigned i = 0; i < MP_COMMAND_COUNT; i++)
         fprintf(out, "  %-10s %s\n", mp_commands[i].name, mp_commands[i].summary);
-    fprintf(
-        out,
-        "\nmoepager COMMAND --help shows the main flags and examples, --help-all every flag and "
-        "setting.\n"
-        "exit codes: 0 ok, 2 usage, 3 bad model, 4 out of memory, 5 device lost, 6 input or "
-        "output, 70 a bug, 130 interrupted\n");
+    fprintf(out,
+            "\nmoepager help COMMAND shows the main flags and examples, --help-all every flag and "
+            "setting.\n"
+            "exit codes: 0 ok, 2 usage, 3 bad model, 4 out of memory, 5 device lost, 6 input or "
+            "output, 70 a bug, 130 interrupted\n");
 }
 
 /* Rows of one name show the same: only the first is shown. */
@@ -58,6 +57,36 @@ static bool is_hidden(const void *ctx, const char *name)
             !mp_flag_is_of(shown->command, group));
 }
 
+/* The arguments that are no flags. */
+static const char *words_of(enum mp_command command)
+{
+    if (command == MP_COMMAND_REPLAY)
+        return " TRACE";
+    if (mp_flag_find(command, "prompt", 6) != NULL)
+        return " [MODEL] [PROMPT]";
+    return mp_flag_find(command, "model", 5) != NULL ? " [MODEL]" : "";
+}
+
+/* What other programs call the flags and settings that the command has. */
+static void print_aliases(enum mp_command command, FILE *out)
+{
+    size_t column = 0;
+
+    for (size_t i = 0; i < mp_flag_alias_count; i++) {
+        const char *ours = mp_flag_aliases[i].ours;
+        const bool setting = !strcmp(ours, "ctx") || !strcmp(ours, "threads") ||
+                             !strcmp(ours, "seed"); /* of every command */
+
+        if (!setting && mp_flag_find(command, ours, strlen(ours)) == NULL)
+            continue;
+        if (column > 60)
+            column = 0;
+        fputs(column > 0 ? ", " : "\n  ", out);
+        column += (size_t)fprintf(out, "%s for --%s", mp_flag_aliases[i].name, ours);
+    }
+    fputc('\n', out);
+}
+
 void mp_args_print_help(enum mp_command command, const struct mp_settings *settings, bool all,
                         FILE *out)
 {
@@ -65,7 +94,7 @@ void mp_args_print_help(enum mp_command command, const struct mp_settings *setti
     const struct shown shown = { command, settings->groups };
 
     fprintf(out, "moepager %s: %s\n\nusage: moepager %s%s [--flag value]...%s\n\n", info->name,
-            info->summary, info->name, command == MP_COMMAND_REPLAY ? " TRACE" : "",
+            info->summary, info->name, words_of(command),
             command == MP_COMMAND_PRELOAD ? " -- COMMAND [ARGUMENT]..." : "");
     for (size_t i = 0; i < mp_flag_count; i++) {
         if (is_first(&mp_flags[i], 1u << command) && (all || !mp_flags[i].expert))
@@ -78,6 +107,8 @@ void mp_args_print_help(enum mp_command command, const struct mp_settings *setti
     } else {
         fprintf(out, "\nsettings, among others\n  %s\n", info->settings);
     }
+    fputs("\nalso understood", out);
+    print_aliases(command, out);
     fprintf(out, "\nexamples\n%s", info->examples);
 }
 
@@ -97,7 +128,13 @@ void mp_args_print_options(const struct mp_settings *settings, FILE *out)
     mp_opt_print_markdown(settings->groups, out);
     fputs("\n## Flags of commands\n\n"
           "`replay` and `simulate` take lists of the settings `--profile`, `--evict` and "
-          "`--budget` where this table says so.\n\n"
+          "`--budget` where this table says so. An argument that is no flag is the model, a second "
+          "one the prompt,\nwhere a command has these and no flag gives them. Also understood: ",
+          out);
+    for (size_t i = 0; i < mp_flag_alias_count; i++)
+        fprintf(out, "%s`%s` for `--%s`", i > 0 ? ", " : "", mp_flag_aliases[i].name,
+                mp_flag_aliases[i].ours);
+    fputs(".\n\n"
           "| Flag | Commands | Meaning |\n|---|---|---|\n",
           out);
     for (size_t i = 0; i < mp_flag_count; i++) {

@@ -1,10 +1,12 @@
 # mp_cli_test(usage_test): drives the built program; see tests/system/cli/cli.h.
+# mp_cli_test(habits_test): drives the built program; see tests/system/cli/cli.h.
 function(mp_cli_test name)
     mp_test(system/cli/${name} LIBS mp_base PkgConfig::JANSSON SOURCES tests/system/cli/cli.c ${ARGN}
         ARGS $<TARGET_FILE:moepager> LABELS cli TIMEOUT 600)
 endfunction()
 
 mp_cli_test(usage_test)
+mp_cli_test(habits_test)
 mp_cli_test(help_test)
 mp_cli_test(calibrate_test)
 target_link_libraries(system_cli_calibrate_test PRIVATE m)

@@ -17,7 +17,6 @@ static void commands_and_flags_are_distinguished(void)
     REFUSED(2, "unknown command 'frobnicate'; moepager --help lists them", "frobnicate");
     REFUSED(2, "unknown command 'runn'; did you mean 'run'?", "runn");
     REFUSED(2, "unknown command 'calibarte'; did you mean 'calibrate'?", "calibarte");
-    REFUSED(2, "'prompt' is not a flag", "run", "prompt");
     REFUSED(2, "need exactly one of --prompt", RUN_MODEL);
     REFUSED(2, "got 2 prompts", RUN_MODEL, "--prompt", "a", "--prompt-file", "b");
     REFUSED(2, "no model", "run", "--prompt", "a");
@@ -32,7 +31,7 @@ static void commands_and_flags_are_distinguished(void)
     REFUSED(2, "--device: got 'cpu', but what is measured is a GPU: need cuda or cuda:N", "probe",
             "--device", "cpu");
     REFUSED(2, "--skip needs --child", "probe", "--skip", "maps");
-    REFUSED(2, "--json and --markdown exclude each other", "env", "--json", "--markdown");
+    REFUSED(2, "--json, --markdown and --page exclude each other", "env", "--json", "--markdown");
 }
 
 static void numbers_are_read_whole_and_in_range(void)
