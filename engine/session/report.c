@@ -53,6 +53,7 @@ void mp_report_make(const struct mp_session *session, const struct mp_generate_s
         .drafts = stats->drafts,
         .bytes_per_token = later > 0 ? (double)stats->decode_bytes / (double)later : 0,
         .budget_bytes = session->memory.budget_bytes,
+        .full_bytes = session->memory.full_bytes,
         .expert_bytes = session->memory.expert_bytes,
         .weights_bytes = session->memory.weights_bytes,
         .kv_bytes = session->memory.kv_bytes,
@@ -74,6 +75,9 @@ static double mib(uint64_t bytes)
 
 void mp_report_print(const struct mp_report *r, FILE *out)
 {
+    /* Slots of the largest size take more than the experts' bytes, where these have several. */
+    const uint64_t all = r->budget_bytes > r->expert_bytes ? r->full_bytes : r->expert_bytes;
+
     fprintf(out, "tokens        %llu prompt, %llu generated\n",
             (unsigned long long)r->prompt_tokens, (unsigned long long)r->generated_tokens);
     fprintf(
@@ -82,10 +86,9 @@ void mp_report_print(const struct mp_report *r, FILE *out)
         r->load_ms, r->ttft_ms, r->tpot_ms, r->tokens_per_s);
     fprintf(out,
             "%s  %.1f of %.1f MiB (%.0f %%), other weights %.1f MiB, KV cache up to %.1f MiB\n",
-            r->device->cuda ? "expert HBM  " : "expert RAM  ", mib(r->budget_bytes),
-            mib(r->expert_bytes),
-            r->expert_bytes > 0 ? 100.0 * (double)r->budget_bytes / (double)r->expert_bytes : 0.0,
-            mib(r->weights_bytes), mib(r->kv_bytes));
+            r->device->cuda ? "expert HBM  " : "expert RAM  ", mib(r->budget_bytes), mib(all),
+            all > 0 ? 100.0 * (double)r->budget_bytes / (double)all : 0.0, mib(r->weights_bytes),
+            mib(r->kv_bytes));
     fprintf(out, "hit rate      %.1f %%: %llu of %llu expert uses were resident\n",
             100 * r->hit_rate, (unsigned long long)r->counters.hits,
             (unsigned long long)(r->counters.hits + r->counters.misses));
@@ -97,17 +100,18 @@ void mp_report_print(const struct mp_report *r, FILE *out)
             mib(r->counters.prefetch_bytes), mib(r->bytes_prefetched_unused), r->reader,
             r->direct_io ? " past the page cache" : " through the page cache");
     if (r->counters.guesses_planned + r->counters.swaps_planned > 0)
-        fprintf(out,
-                "carried out   guesses: %llu of %llu read, %llu late, %llu dropped; swaps: %llu of "
-                "%llu, %llu late, %llu dropped\n",
-                (unsigned long long)r->counters.guesses_started,
-                (unsigned long long)r->counters.guesses_planned,
-                (unsigned long long)r->counters.guesses_late,
-                (unsigned long long)r->counters.guesses_superseded,
-                (unsigned long long)r->counters.swaps_started,
-                (unsigned long long)r->counters.swaps_planned,
-                (unsigned long long)r->counters.swaps_late,
-                (unsigned long long)r->counters.swaps_superseded);
+        fprintf(
+            out,
+            "carried out   guesses: %llu planned, %llu read, %llu dropped, %llu needed before they had "
+            "come; swaps: %llu planned, %llu made, %llu dropped, %llu late\n",
+            (unsigned long long)r->counters.guesses_planned,
+            (unsigned long long)r->counters.guesses_started,
+            (unsigned long long)r->counters.guesses_superseded,
+            (unsigned long long)r->counters.guesses_late,
+            (unsigned long long)r->counters.swaps_planned,
+            (unsigned long long)r->counters.swaps_started,
+            (unsigned long long)r->counters.swaps_superseded,
+            (unsigned long long)r->counters.swaps_late);
     fprintf(out, "exposed wait  %.1f ms: time that compute stood still for a read\n",
             r->exposed_wait_ms);
     if (r->drafts.steps > 0)

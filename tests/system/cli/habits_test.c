@@ -55,7 +55,7 @@ static void standard_input_has_no_last_newline(void)
 static size_t count_tokens(const struct cli *cli)
 {
     json_t *shown = cli_json(cli);
-    const size_t count = json_array_size(json_object_get(shown, "ids"));
+    const size_t count = json_array_size(json_object_get(shown, "tokens"));
 
     json_decref(shown);
     return count;

@@ -86,6 +86,16 @@ static const char *const commands[] = { "run",    "bench",    "info",      "env"
 
 #define COMMANDS (sizeof(commands) / sizeof(commands[0]))
 
+/* The arguments that are no flags, as usage shows them. */
+static const char *words_of(const char *command)
+{
+    if (!strcmp(command, "replay"))
+        return " TRACE";
+    if (!strcmp(command, "run") || !strcmp(command, "tokenize"))
+        return " [MODEL] [PROMPT]";
+    return !strcmp(command, "env") || !strcmp(command, "preload") ? "" : " [MODEL]";
+}
+
 static void help_names_every_flag_and_examples(void)
 {
     struct cli cli = { .args = { "--help" } };
@@ -106,7 +116,7 @@ static void help_names_every_flag_and_examples(void)
         CHECK(strstr(shown.out, "--json") != NULL);
         CHECK(strstr(shown.out, "examples\n  moepager") != NULL);
         snprintf(usage, sizeof(usage), "\nusage: moepager %s%s [--flag value]...%s\n", commands[i],
-                 i == 9 ? " TRACE" : "", i == 10 ? " -- COMMAND [ARGUMENT]..." : "");
+                 words_of(commands[i]), i == 10 ? " -- COMMAND [ARGUMENT]..." : "");
         CHECK(strstr(shown.out, usage) != NULL);
         CHECK_EQ(strstr(shown.out, "--slices N") != NULL, i == 4 || i == 5 || i == 9);
         CHECK_EQ(strstr(shown.out, "--prompt TEXT") != NULL, i == 0);
