@@ -79,9 +79,9 @@ static void print_aliases(enum mp_command command, FILE *out)
 
         if (!setting && mp_flag_find(command, ours, strlen(ours)) == NULL)
             continue;
-        if (column > 60)
+        if (column > 40)
             column = 0;
-        fputs(column > 0 ? ", " : "\n  ", out);
+        fputs(column > 0 ? ", " : "\n    ", out);
         column += (size_t)fprintf(out, "%s for --%s", mp_flag_aliases[i].name, ours);
     }
     fputc('\n', out);
