@@ -1,6 +1,6 @@
-# What `cmake --install` puts where: the program, the two libraries and the Python module that
-# `moepager preload` puts under others, the shared library with its one header, a pkg-config file
-# and a CMake package (find_package(moepager), target moepager::moepager).
+# What `cmake --install` puts where: the program with its man page and completions, the libraries
+# and the Python module that `moepager preload` puts under others, the shared library with its one
+# header, a pkg-config file and a CMake package (find_package(moepager), target moepager::moepager).
 install(TARGETS moepager RUNTIME)
 install(TARGETS moepager_shared EXPORT moepagerTargets LIBRARY
     INCLUDES DESTINATION ${CMAKE_INSTALL_INCLUDEDIR})
@@ -10,6 +10,20 @@ install(TARGETS moepager_preload moepager_interpose moepager_safetensors LIBRARY
 if(TARGET moepager_mpi)
     install(TARGETS moepager_mpi LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR})
 endif()
+# Pages that the program prints from its table of options: a man page and completions of three shells.
+set(pages ${PROJECT_BINARY_DIR}/pages)
+add_custom_command(OUTPUT ${pages}/moepager.1 ${pages}/moepager ${pages}/_moepager ${pages}/moepager.fish
+    COMMAND ${CMAKE_COMMAND} -E make_directory ${pages}
+    COMMAND moepager env --page man > ${pages}/moepager.1
+    COMMAND moepager env --page bash > ${pages}/moepager
+    COMMAND moepager env --page zsh > ${pages}/_moepager
+    COMMAND moepager env --page fish > ${pages}/moepager.fish
+    DEPENDS moepager)
+add_custom_target(pages ALL DEPENDS ${pages}/moepager.1)
+install(FILES ${pages}/moepager.1 DESTINATION ${CMAKE_INSTALL_MANDIR}/man1)
+install(FILES ${pages}/moepager DESTINATION ${CMAKE_INSTALL_DATADIR}/bash-completion/completions)
+install(FILES ${pages}/_moepager DESTINATION ${CMAKE_INSTALL_DATADIR}/zsh/site-functions)
+install(FILES ${pages}/moepager.fish DESTINATION ${CMAKE_INSTALL_DATADIR}/fish/vendor_completions.d)
 install(FILES policy/moepager.h DESTINATION ${CMAKE_INSTALL_INCLUDEDIR})
 
 # The pkg-config file finds its prefix from its own place, so that the tree can be moved.

@@ -22,6 +22,13 @@ echo "under another program"
 preload=$(find "$work/prefix" -name libmoepager_preload.so)
 ls "$(dirname "$preload")/libmoepager_interpose.so" "$(dirname "$preload")/libmoepager_safetensors.so"
 ls "$work/prefix/share/moepager/python/moepager_experts.py"
+
+echo "pages"
+grep -q '^\.TH MOEPAGER' "$work/prefix/share/man/man1/moepager.1"
+bash -n "$work/prefix/share/bash-completion/completions/moepager"
+for page in zsh/site-functions/_moepager fish/vendor_completions.d/moepager.fish; do
+    grep -q -- max-tokens "$work/prefix/share/$page"
+done
 # A sanitizer's runtime cannot come into a program that has started without it.
 if ! nm -D "$preload" | grep -qE '__(asan|tsan|ubsan)_'; then
     # shellcheck disable=SC2016  # for the shell that is started
