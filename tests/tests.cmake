@@ -155,6 +155,7 @@ if(MHD_FOUND)
     endforeach()
 endif()
 mp_test(model/generate_stops_test LIBS mp_engine SOURCES tests/model/harness.c TIMEOUT 120)
+mp_test(unit/engine/grammar_test LIBS mp_engine PkgConfig::JANSSON m WRAP LABELS fault)
 mp_test(unit/engine/tokenizer_cases_test LIBS mp_engine WRAP TIMEOUT 600)
 mp_test(unit/engine/tokenizer_refusals_test LIBS mp_engine)
 mp_test(unit/engine/tokenizer_gguf_test LIBS mp_engine PkgConfig::JANSSON m SOURCES tests/support/gguf.c WRAP

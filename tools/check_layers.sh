@@ -37,6 +37,7 @@ policy/sim:         vmm/base vmm/options vmm/space policy policy/pager policy/re
 policy/sim/cluster: vmm/base vmm/options vmm/format policy policy/place policy/sim
 engine/pool:        vmm/base vmm/options vmm/topo
 engine/text:        vmm/base vmm/format
+engine/text/grammar: vmm/base vmm/format engine/text
 engine/model:       vmm/* kernels/cpu policy engine/model/arch engine/model/sidecar
 engine/model/arch:  vmm/base engine/model
 engine/model/sidecar: vmm/* policy engine/model
@@ -53,7 +54,7 @@ engine/cluster:     vmm/* policy policy/pager policy/place engine/model engine/f
 engine/calibrate:   vmm/base policy engine/model engine/model/sidecar engine/forward
 engine/session:     vmm/* policy engine/model engine/text engine/pool engine/gpu engine/probe engine/forward engine/forward/cuda engine/session/draft
 engine/session/draft: vmm/* engine/model engine/text engine/forward engine/session
-engine/serve:       vmm/* policy policy/pager engine/session engine/text engine/forward engine/model
+engine/serve:       vmm/* policy policy/pager engine/session engine/text engine/text/grammar engine/forward engine/model
 engine/cli/args:    vmm/base engine/calibrate engine/convert engine/model engine/model/sidecar engine/repack engine/session engine/text
 engine/cli:         vmm/* policy/* kernels/* engine/*
 interpose:          vmm/base

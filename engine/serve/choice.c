@@ -312,6 +312,8 @@ enum mp_status mp_choices_submit(struct mp_exchange *exchange)
             .stop_count = request->stop_count,
             .on_text = on_text,
             .on_end = on_end,
+            .restrict_logits = exchange->grammar != NULL ? mp_format_restrict : NULL,
+            .chosen = exchange->grammar != NULL ? mp_format_chosen : NULL,
             .ctx = &exchange->choices[i],
         };
 

@@ -18,6 +18,7 @@ static void exchange_free(struct mp_exchange *exchange)
         mp_ids_free(&exchange->prompts[i]);
     for (uint32_t i = 0; exchange->choices != NULL && i < exchange->choice_count; i++)
         free(exchange->choices[i].text);
+    mp_format_close(exchange);
     free(exchange->prompts);
     free(exchange->choices);
     free(exchange->out);
@@ -337,6 +338,8 @@ static enum mp_status prepare(struct mp_exchange *exchange)
                                   &exchange->request);
     if (status == MP_OK)
         status = make_choices(exchange);
+    if (status == MP_OK)
+        status = mp_format_open(exchange);
     if (status == MP_OK)
         status = encode_prompts(exchange);
     if (status == MP_OK && exchange->choice_count > 0)

@@ -382,7 +382,16 @@ static enum mp_status read_format(struct mp_request *request)
 
     if (format == NULL || json_is_null(format) || (type != NULL && strcmp(type, "text") == 0))
         return MP_OK;
-    return bad("response_format", "type \"text\"");
+    if (type != NULL && strcmp(type, "json_object") == 0) {
+        request->format = MP_FORMAT_OBJECT;
+        return MP_OK;
+    }
+    if (type == NULL || strcmp(type, "json_schema") != 0)
+        return bad("response_format", "type \"text\", \"json_object\" or \"json_schema\"");
+    request->format = MP_FORMAT_SCHEMA;
+    request->schema = json_object_get(json_object_get(format, "json_schema"), "schema");
+    return json_is_object(request->schema) ? MP_OK
+                                           : bad("response_format", "an object json_schema.schema");
 }
 
 static enum mp_status read_generation(struct mp_request *request,

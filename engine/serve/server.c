@@ -47,6 +47,7 @@ void mp_server_destroy(struct mp_server *server)
     if (server == NULL)
         return;
     mp_batcher_destroy(server->batcher);
+    mp_token_mask_destroy(server->mask);
     mp_heat_close(server->config.heat);
     while (server->exchanges != NULL) {
         struct mp_exchange *exchange = server->exchanges;

@@ -3,12 +3,13 @@
 
 #include "engine/serve/server.h"
 #include "engine/session/batcher.h"
+#include "engine/text/grammar/token_mask.h"
 #include "vmm/base/lock.h"
 #include "vmm/output/json_out.h"
 
 /*
  * Private to engine/serve: server.c (the loop), exchange.c (requests in, replies out), choice.c
- * (answers as JSON), state.c (metrics, map of experts).
+ * (answers as JSON), format.c (answers that must be JSON), state.c (metrics, map of experts).
  */
 struct mp_choice {
     struct mp_exchange *exchange;
@@ -32,6 +33,7 @@ struct mp_histogram {
 struct mp_server {
     struct mp_server_config config;
     struct mp_batcher *batcher;
+    struct mp_token_mask *mask; /* of the loop; made for the first answer that needs it */
 
     struct mp_mutex lock;
     struct mp_cond work;
@@ -56,6 +58,8 @@ struct mp_exchange {
     struct mp_ids *prompts;    // (request.prompt_count, 1 for a chat)
     struct mp_choice *choices; // (choice_count): by prompt, then by n
     uint32_t choice_count, prompt_count;
+    struct mp_grammar *grammar;      /* NULL: answers are any text */
+    struct mp_grammar_state *states; // (choice_count)
 
     /* The loop's: */
     bool submitted;
@@ -97,6 +101,14 @@ enum mp_status mp_writing_end(struct mp_writing *writing) MP_MUST_CHECK;
 /* Hand the exchange's choices to the batcher. On failure none is left there. */
 enum mp_status mp_choices_submit(struct mp_exchange *exchange) MP_MUST_CHECK;
 void mp_choices_cancel(struct mp_exchange *exchange);
+
+/* What request.format asks for. On failure mp_format_close() frees what is there. */
+enum mp_status mp_format_open(struct mp_exchange *exchange) MP_MUST_CHECK;
+void mp_format_close(struct mp_exchange *exchange);
+
+/* restrict_logits and chosen of a job; `choice` is a struct mp_choice. */
+enum mp_status mp_format_restrict(void *choice, float *logits) MP_MUST_CHECK;
+enum mp_status mp_format_chosen(void *choice, uint32_t token, bool *end_p) MP_MUST_CHECK;
 
 /* Requests that are answered at once, on the loop's thread. */
 enum mp_status mp_state_reply(struct mp_exchange *exchange) MP_MUST_CHECK;

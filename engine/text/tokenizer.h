@@ -74,6 +74,13 @@ uint32_t mp_tokenizer_find(const struct mp_tokenizer *tok, const char *content, 
  */
 const char *mp_tokenizer_content(const struct mp_tokenizer *tok, uint32_t id, size_t *bytes_p);
 
+/*
+ * The bytes that a token stands for in the middle of a text, which need not be whole characters.
+ * 0: it has none of its own (special and added tokens, the unknown one, ids that are not used,
+ * tokenizers that join tokens by blanks), more than `capacity`, or there is no memory.
+ */
+size_t mp_tokenizer_bytes(const struct mp_tokenizer *tok, uint32_t id, char *out, size_t capacity);
+
 /* Whether the file declares the token special: not part of the text of an answer. */
 bool mp_tokenizer_is_special(const struct mp_tokenizer *tok, uint32_t id);
 

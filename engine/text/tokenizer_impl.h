@@ -27,6 +27,7 @@
  *   tokenizer_pieces.c    vocabularies with scores, as SentencePiece has them
  *   tokenizer_encode.c    from text to ids
  *   tokenizer_decode.c    decoders from JSON, from ids to text
+ *   tokenizer_bytes.c     the bytes of one token
  *
  * Stages of encoding: spans are made valid UTF-8 and joined; added tokens that are matched before
  * normalization cut it into segments; each segment is normalized and cut again at the added tokens

@@ -6,7 +6,35 @@
 
 #include <math.h>
 
+#include "engine/text/grammar/grammar.h"
 #include "tests/fuzz/text.h"
+
+/* A schema makes a grammar or is refused; no byte takes a grammar out of its bounds. */
+static void check_schema(const json_t *schema)
+{
+    struct mp_grammar_state state, next;
+    struct mp_grammar *g = NULL;
+    const enum mp_status status = mp_grammar_create(schema, &g);
+
+    if (status != MP_OK) {
+        FUZZ_CHECK(status == MP_ERR_CONFIG);
+        fuzz_check_message(mp_error_last()->text);
+        return;
+    }
+    mp_grammar_begin(g, &state);
+    for (unsigned i = 0; i < 64; i++) {
+        unsigned byte = 0;
+
+        while (byte < 256 && !mp_grammar_step(g, &state, (uint8_t)(byte * 37 + i), &next))
+            byte++;
+        if (byte == 256)
+            break;
+        FUZZ_CHECK(next.count > 0 && next.count <= MP_GRAMMAR_PATHS_MAX);
+        state = next;
+    }
+    (void)mp_grammar_can_end(g, &state);
+    mp_grammar_destroy(g);
+}
 
 static void check_request(const struct mp_request *r)
 {
@@ -27,6 +55,8 @@ static void check_request(const struct mp_request *r)
             sum += r->prompts[i].ids[k];
         FUZZ_CHECK(sum < UINT64_MAX);
     }
+    if (r->format == MP_FORMAT_SCHEMA)
+        check_schema(r->schema);
     if (r->kind == MP_REQUEST_CHAT)
         FUZZ_CHECK(r->message_count > 0 && r->n >= 1 && r->n <= MP_REQUEST_CHOICES_MAX);
     if (r->kind == MP_REQUEST_COMPLETION)

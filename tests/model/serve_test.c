@@ -121,6 +121,10 @@ static const struct {
       "{\"messages\":[{\"role\":\"user\",\"content\":[{\"type\":\"text\",\"text\":\"hi\"}]}],"
       "\"stream\":true,\"stream_options\":{\"include_usage\":true}}",
       "data: [DONE]" },
+    { "POST /v1/chat/completions",
+      "{\"messages\":[{\"role\":\"user\",\"content\":\"hi\"}],\"max_tokens\":8,\"response_format\":"
+      "{\"type\":\"json_schema\",\"json_schema\":{\"schema\":{\"enum\":[true,[]]}}}}",
+      "\"finish_reason\":\"" },
     { "POST /tokenize", "{\"content\":\"a b\"}", "\"tokens\":[" },
     { "POST /detokenize", "{\"tokens\":[270,271]}", "\"content\":" },
     { "GET /moepager/state", "", "\"residents\":[" },

@@ -194,6 +194,7 @@ def case_api():
     with Server("--batch", "4") as server:
         check_same_as_run(server)
         check_answers(server)
+        check_formats(server)
         check_refusals(server)
         check_page_and_state(server)
         if shutil.which("curl"):
@@ -247,6 +248,39 @@ def check_tls(folder):
         assert json.loads(out) == {"status": "ok"}
 
 
+SCHEMA = {"type": "object", "additionalProperties": False, "required": ["kind", "count", "done"],
+          "properties": {"kind": {"enum": ["red", "green"]}, "count": {"enum": [1, 12, 300]},
+                         "done": {"type": "boolean"}, "next": {"type": "null"}}}
+
+
+def check_formats(server):
+    """Answers that must be JSON are, alone and in company, whatever the model would rather say."""
+    ask = dict(messages=[{"role": "user", "content": "hi"}], max_tokens=400, temperature=1, n=2)
+    form = {"type": "json_schema", "json_schema": {"name": "x", "strict": True, "schema": SCHEMA}}
+    texts = set()
+    for seed in range(2):
+        r = server.post("/v1/chat/completions", **ask, seed=seed, response_format=form)
+        for c in r["choices"]:
+            assert c["finish_reason"] == "stop", c
+            got = json.loads(c["message"]["content"])
+            assert list(got)[:3] == SCHEMA["required"] and got["kind"] in ("red", "green"), got
+            assert got["count"] in (1, 12, 300) and isinstance(got["done"], bool), got
+            texts.add(c["message"]["content"])
+    assert len(texts) > 1, texts
+    r = server.post("/v1/chat/completions", **{**ask, "max_tokens": 60},
+                    response_format={"type": "json_object"})
+    for c in r["choices"]:
+        text = c["message"]["content"]
+        assert text.lstrip()[:1] in ("{", ""), text
+        if c["finish_reason"] == "stop":
+            assert isinstance(json.loads(text), dict), text
+    for bad in [{"type": "xml"}, {"type": "json_schema"},
+                {"type": "json_schema", "json_schema": {"schema": []}}]:
+        refused(server, 400, "E_REQUEST", {**ask, "response_format": bad}, "/v1/chat/completions")
+    bad = {"type": "json_schema", "json_schema": {"schema": {"type": "string", "pattern": "a"}}}
+    refused(server, 400, "E_FORMAT", {**ask, "response_format": bad}, "/v1/chat/completions")
+
+
 def case_client():
     try:
         import openai
@@ -266,6 +300,10 @@ def case_client():
         assert text == r.choices[0].message.content, text
         t = client.completions.create(model="tiny-moe", prompt="def main(", max_tokens=12)
         assert t.choices[0].text == run("def main(", "--max-tokens", "12")
+        form = {"type": "json_schema", "json_schema": {"name": "x", "schema": SCHEMA}}
+        r = client.chat.completions.create(model="tiny-moe", max_tokens=400, response_format=form,
+                                           messages=[{"role": "user", "content": "hi"}])
+        assert json.loads(r.choices[0].message.content)["kind"] in ("red", "green")
         try:
             client.completions.create(model="tiny-moe", prompt="a", max_tokens=1, suffix="b")
             raise AssertionError("not refused")
