@@ -139,7 +139,7 @@ def check_answers(server):
     assert events[0]["choices"][0]["delta"]["role"] == "assistant"
     assert "".join(e["choices"][0]["delta"].get("content", "") for e in events[:-1]) == text
     assert events[-1]["choices"] == [] and events[-1]["usage"]["completion_tokens"] > 0
-    assert server.metric("answers_running") == 0
+    server.wait_for("answers_running", 0)
 
 
 def check_refusals(server):
