@@ -20,8 +20,10 @@ usage: behaviour_test.py CASE PRELOAD WORK [--full]
   limits     few descriptors, addresses and threads: what runs without the library runs with it
   others     before and behind another preloaded library with the same hooks
   secure     a program that is somebody else when it runs: the library stays out of it
-  report     SIGUSR1 in the middle writes it, and the program goes on; a program with a handler of
-             its own for the signal keeps it
+  report     SIGUSR1 in the middle writes it, as JSON or text, and the program goes on; a program
+             with a handler of its own for the signal keeps it
+  execs      a program that pages becomes another one: the environment and paging go on there, and no
+             descriptor of ours; without the environment nothing is paged
   seccomp    userfaultfd and io_uring are refused: it pages; memfd_create too: it says why it does not
   dlopen     libllama behind RTLD_LOCAL, and behind RTLD_DEEPBIND
   static     a program without a dynamic loader
@@ -421,28 +423,62 @@ def dlopen(preload, work, full):
             harness.check_report(done, how, "20%")
 
 
+def report_after_signal(program, model, preload, file):
+    file.unlink(missing_ok=True)
+    env = harness.environment(preload, "20%", file)
+    with subprocess.Popen([program, model, "stay"], env=env, stdout=subprocess.PIPE) as process:
+        try:
+            expect(process.stdout.readline() == b"ready wrong 0\n", "the program is not ready")
+            process.send_signal(signal.SIGUSR1)
+            end = time.monotonic() + 20
+            while not file.exists() and time.monotonic() < end and process.poll() is None:
+                time.sleep(0.05)
+            expect(process.poll() is None, f"the signal ended it: {process.returncode}")
+            expect(file.exists(), "no report after SIGUSR1")
+            return file.read_text()
+        finally:
+            process.kill()
+
+
 def report(preload, work, full):
     program, model = mapper(work), own_model(work)
     file = work / "report.json"
-    file.unlink(missing_ok=True)
-    env = harness.environment(preload, "20%", file)
     try:
-        with subprocess.Popen([program, model, "stay"], env=env, stdout=subprocess.PIPE) as process:
-            try:
-                expect(process.stdout.readline() == b"ready wrong 0\n", "the program is not ready")
-                process.send_signal(signal.SIGUSR1)
-                end = time.monotonic() + 20
-                while not file.exists() and time.monotonic() < end and process.poll() is None:
-                    time.sleep(0.05)
-                expect(process.poll() is None, f"the signal ended it: {process.returncode}")
-                expect(file.exists(), "no report after SIGUSR1")
-                expect("counters" in json.loads(file.read_text()), file.read_text())
-            finally:
-                process.kill()
+        expect("counters" in json.loads(report_after_signal(program, model, preload, file)),
+               file.read_text())
+        text = report_after_signal(program, model, preload, work / "report.txt").splitlines()
+        expect(text[0] == f"model         {model}" and text[-1].startswith("policies ") and
+               sum(line.startswith(("hit rate ", "bytes by tier ", "exposed wait ", "unforeseen "))
+                   for line in text) == 4, f"as text: {text}")
         for name in (None, file):
             done = run([program, model, "usr1"], preload, "20%", work=work if name else None)
             expect(done.status == 0 and done.out == "usr1 wrong 0\n",
                    f"its own handler: exit {done.status}: {done.out}{done.err}")
+    finally:
+        model.unlink()
+
+
+def execs(preload, work, full):
+    program, model = mapper(work), own_model(work)
+    try:
+        before = [program, model, "exec"]
+        want = run([*before, program, model, ALL_CHECKS], None, None)
+        done = run([*before, program, model, ALL_CHECKS], preload, "20%", work=work)
+        expect(done.status == 0 and done.out == want.out and done.out.count("wrong 0") == 7,
+               f"exit {done.status}: {done.out}{done.err}")
+        expect(done.report is not None and done.report["paged"], f"no report: {done.err}")
+        # A shell, not paged: the same variables, plus ours, and the same descriptors.
+        shell = [*before, "/bin/sh", "-c", "echo $MOEPAGER_BUDGET; ls /proc/$$/fd"]
+        want, done = run(shell, None, None), run(shell, preload, "20%")
+        expect(done.status == 0 and done.out.splitlines()[1:] == [
+            line or "20%" for line in want.out.splitlines()[1:]], f"{want.out}\n{done.out}{done.err}")
+        done = run([*before, "/usr/bin/env", "-i", program, model, ALL_CHECKS], preload, "20%",
+                   work=work)
+        expect(done.status == 0 and done.out.count("wrong 0") == 7 and done.report is None,
+               f"without the environment: exit {done.status}: {done.out}{done.err}{done.report}")
+        llama = Llama("debian")
+        command = llama.command(llama.build("victim_logits", work), llama.model("tiny"), 2)
+        plain_and_paged([*before, *command], preload, work, harness.BUDGETS[1:2])
     finally:
         model.unlink()
 
@@ -519,8 +555,8 @@ def sanitized(preload, work, full):
 
 
 CASES = {case.__name__: case for case in (idle, mapping, changed, reads, disk, broken, refused, alone, kills, crowd,
-                                          memory, limits, others, secure, report, seccomp, dlopen,
-                                          static, sanitized)}
+                                          memory, limits, others, secure, report, execs, seccomp,
+                                          dlopen, static, sanitized)}
 
 if __name__ == "__main__":
     sys.exit(harness.main(CASES, __doc__))

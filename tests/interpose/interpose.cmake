@@ -5,8 +5,8 @@
 if(NOT sanitizers AND NOT MP_COVERAGE)
     foreach(file behaviour programs transformers)
         set(cases_behaviour idle mapping changed reads disk broken refused alone kills crowd memory
-            limits others secure report seccomp dlopen static)
-        set(cases_programs logits sources several checks bench text perplexity server openai
+            limits others secure report execs seccomp dlopen static)
+        set(cases_programs logits sources several checks records bench text perplexity server openai
             compare)
         set(full_behaviour kills broken idle mapping reads limits sanitized)
         set(full_programs logits sources several checks bench text perplexity server openai python)

@@ -9,6 +9,8 @@ usage: programs_test.py CASE PRELOAD WORK [--full]
               routers chose, what has been touched
   several     two models in one process, each paged by itself
   checks      the same, while it also looks at the mapped file in every way that a program can
+  records     the same with --trace and --timeline of `moepager preload`: the trace has every layer of
+              every token, `moepager replay` reads it, and the timeline has the reads and waits
   bench       llama-bench ends well
   text        llama-completion and llama-cli write the same words
   perplexity  llama-perplexity: its file of all tokens' logits
@@ -121,6 +123,32 @@ def bench_rows(done):
     rows = json.loads(done.out)
     expect(all(row["avg_ts"] > 0 for row in rows), f"no speed: {done.out[-300:]}")
     return " ".join(f"{row['n_prompt']}+{row['n_gen']} {row['model_type']}" for row in rows)
+
+
+def records(preload, work, full):
+    llama, moepager = Llama("debian"), preload.with_name("moepager")
+    trace, timeline = work / "trace", work / "timeline.json"
+    command = llama.command(llama.build("victim_logits", work), llama.model("tiny"), 2)
+    want = run(command, None, None)
+    for path in (trace, timeline):
+        path.unlink(missing_ok=True)
+    done = run([moepager, "preload", "--budget", "20%", "--trace", trace, "--timeline", timeline,
+                "--", *command], None, None)
+    expect(done.status == 0 and done.out == want.out, f"exit {done.status}: {done.err[-800:]}")
+    head, *lines = trace.read_text().splitlines()
+    facts = dict(word.split("=") for word in lines[0].split() if "=" in word)
+    expect(head == "# moepager trace v1" and facts["model"] == "tiny.gguf", f"{head}: {lines[0]}")
+    layers, top_k = int(facts["layers"]), int(facts["top_k"])
+    rows = [line.split() for line in lines if not line.startswith("#")]
+    expect(rows and all(len(row) == 4 + top_k for row in rows), f"choices: {rows[:3]}")
+    tokens = {(step, sequence, position) for step, _, sequence, position, *_ in rows}
+    expect(len({tuple(row[:4]) for row in rows}) == len(rows) == layers * len(tokens),
+           f"{len(rows)} rows of {len(tokens)} tokens and {layers} layers")
+    replayed = run([moepager, "replay", trace, "--evict", "belady,lru", "--budget", "25%"], None, None)
+    expect(replayed.status == 0 and "belady" in replayed.out, f"replay: {replayed.err[-500:]}")
+    written = json.loads(timeline.read_text())
+    names = {event["name"] for event in written["traceEvents"]}
+    expect({"demand", "wait for expert"} <= names and written["dropped_events"] == 0, f"{names}")
 
 
 def bench(preload, work, full):
@@ -349,8 +377,8 @@ def compare(preload, work, full):
         expect(all(result["start_ms"].values()), f"{result['start_ms']}")
 
 
-CASES = {case.__name__: case for case in (logits, sources, several, checks, bench, text, perplexity,
-                                          server, openai, python, compare)}
+CASES = {case.__name__: case for case in (logits, sources, several, checks, records, bench, text,
+                                          perplexity, server, openai, python, compare)}
 
 
 if __name__ == "__main__":

@@ -1,13 +1,16 @@
 /*
  * A program that maps a file and knows nothing of moepager:
  *
- *     victim_mapping FILE CHECKS          those of victim_checks.h
- *     victim_mapping FILE truncate        the file loses its second half: a page of it is as it
- * was, or a touch ends in SIGBUS, as the kernel has it victim_mapping FILE rename OTHER    another
- * file takes its name: nothing changes victim_mapping FILE overwrite       every byte of it is
- * inverted in place: a page is old or new victim_mapping FILE unmap           parts are unmapped,
- * mapped otherwise, protected, moved victim_mapping FILE private         written to where it is
- * mapped privately victim_mapping FILE stay            says `ready` and waits to be killed
+ *     victim_mapping FILE CHECKS        those of victim_checks.h
+ *     victim_mapping FILE truncate      the file loses its second half: a page of it is as it was,
+ *                                       or a touch ends in SIGBUS, as the kernel has it
+ *     victim_mapping FILE rename OTHER  another file takes its name: nothing changes
+ *     victim_mapping FILE overwrite     every byte is inverted in place: a page is old or new
+ *     victim_mapping FILE unmap         parts are unmapped, mapped otherwise, protected, moved
+ *     victim_mapping FILE private       written to where it is mapped privately
+ *     victim_mapping FILE usr1          it has a handler of its own for SIGUSR1
+ *     victim_mapping FILE exec COMMAND  COMMAND takes the program's place
+ *     victim_mapping FILE stay          says `ready` and waits to be killed
  *
  * Prints `NAME wrong N`; truncate, rename and overwrite change FILE.
  */
@@ -162,6 +165,15 @@ static void raise_usr1(const struct victim_mapping *m)
     printf("usr1 wrong %zu\n", wrong + (atomic_load(&signals) != 1));
 }
 
+/* Another program takes this one's place while experts are mapped. */
+static void become(const struct victim_mapping *m, char **argv)
+{
+    printf("before exec wrong %zu\n", victim_wrong_pages(m));
+    fflush(stdout);
+    execv(argv[0], argv);
+    victim_fail("cannot execute", argv[0]);
+}
+
 static void stay(const struct victim_mapping *m)
 {
     size_t wrong = victim_wrong_pages(m);
@@ -192,6 +204,8 @@ int main(int argc, char **argv)
         write_private(&m);
     else if (strcmp(what, "usr1") == 0)
         raise_usr1(&m);
+    else if (strcmp(what, "exec") == 0 && argc > 3)
+        become(&m, argv + 3);
     else if (strcmp(what, "stay") == 0)
         stay(&m);
     else
