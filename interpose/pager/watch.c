@@ -35,6 +35,7 @@ struct mp_paged_watch {
     struct mp_cond changed;
     bool stop MP_GUARDED_BY(lock);
     uint32_t *counts; // (experts): of the layer that is looked at
+    uint32_t asked;   /* reports that were asked for, of mp_paged_report_asked */
 };
 
 /* The page in the middle of an expert's first piece. */
@@ -106,7 +107,6 @@ static void *run(void *arg)
 {
     struct mp_paged_watch *watch = arg;
     struct mp_clock *clock = mp_clock_monotonic();
-    uint32_t asked = atomic_load(&mp_paged_report_asked);
     uint64_t wait_ns = watch->paged->pagemap_fd >= 0 ? LOOK_NS : CHECK_NS, checked_ns = 0;
 
     mp_lock(&watch->lock);
@@ -117,8 +117,8 @@ static void *run(void *arg)
         if (watch->stop)
             continue;
         mp_unlock(&watch->lock);
-        if (atomic_load(&mp_paged_report_asked) != asked) {
-            asked = atomic_load(&mp_paged_report_asked);
+        if (atomic_load(&mp_paged_report_asked) != watch->asked) {
+            watch->asked = atomic_load(&mp_paged_report_asked);
             mp_paged_report(watch->paged);
         }
         start_ns = mp_clock_now_ns(clock);
@@ -144,6 +144,7 @@ struct mp_paged_watch *mp_paged_watch_create(struct mp_paged *paged)
     if (watch == NULL)
         return NULL;
     watch->paged = paged;
+    watch->asked = atomic_load(&mp_paged_report_asked); /* the thread may begin after a signal */
     paged->pagemap_fd = -1;
     watch->counts = calloc(paged->experts.experts, sizeof(*watch->counts));
     if (paged->source == MP_SOURCE_TOUCHES)
