@@ -61,6 +61,9 @@ uint64_t test_random(uint64_t *state)
     return *state;
 }
 
+/* Where extents of a ticket begin; buffered, number i begins i bytes behind, at odd addresses too. */
+#define PLACE_BYTES 65536
+
 static uint64_t round_up(uint64_t value, uint64_t align)
 {
     return (value + align - 1) / align * align;
@@ -87,14 +90,13 @@ unsigned char *test_random_ticket(struct mp_files *files, struct mp_ticket *tick
         left = sizes[extent->file] - extent->offset;
         extent->need_bytes = test_random(seed) % 4 == 0 ? left : test_random(seed) % (left + 1);
         extent->bytes = round_up(extent->need_bytes, align);
-        used += round_up(extent->bytes, 65536);
+        used += round_up(extent->bytes + (ticket->direct ? 0 : i), PLACE_BYTES);
     }
-    CHECK_EQ(posix_memalign((void **)&memory, 65536, used + 65536), 0);
+    CHECK_EQ(posix_memalign((void **)&memory, PLACE_BYTES, used + PLACE_BYTES), 0);
     used = 0;
     for (uint32_t i = 0; i < ticket->extent_count; i++) {
-        /* Buffered reads go to odd addresses as well. */
         ticket->extents[i].dst = memory + used + (ticket->direct ? 0 : i);
-        used += round_up(ticket->extents[i].bytes + (ticket->direct ? 0 : i), 65536);
+        used += round_up(ticket->extents[i].bytes + (ticket->direct ? 0 : i), PLACE_BYTES);
     }
     return memory;
 }
