@@ -61,7 +61,8 @@ uint64_t test_random(uint64_t *state)
     return *state;
 }
 
-/* Where extents of a ticket begin; buffered, number i begins i bytes behind, at odd addresses too. */
+/* Where extents of a ticket begin; buffered, number i begins i bytes behind, at odd addresses too.
+ */
 #define PLACE_BYTES 65536
 
 static uint64_t round_up(uint64_t value, uint64_t align)
