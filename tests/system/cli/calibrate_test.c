@@ -210,6 +210,26 @@ static void eval_shows_what_tokens_ahead_are_worth(void)
                "it needs at least 4");
 }
 
+/* What repeats is guessed from the text, whatever the distance. */
+static void all_drafts_of_a_text_that_repeats_are_right(void)
+{
+    static const char line[] = "\nright id  0.0 % 100.0 % 100.0 % 100.0 % 100.0 % 100.0 % 100.0 % "
+                               "100.0 % 100.0 %\n";
+    const char *path = cli_path("repeats");
+    struct cli_result result;
+    char all[800];
+
+    for (size_t i = 0; i < sizeof(all); i++)
+        all[i] = i % 2 == 0 ? ' ' : 'a';
+    cli_write(path, all, sizeof(all));
+    cli_run(ARGS("eval", "--tokens-ahead", "--model", model, "--text", path, "--tokens", "256",
+                 "--window", "256"),
+            &result);
+    CHECK_EQ(result.exit_code, 0);
+    CHECK(strstr(result.out, line) != NULL);
+    cli_free(&result);
+}
+
 /* Replace text of the file by text of the same length. */
 static void damage(const char *from, const char *to)
 {
@@ -533,6 +553,7 @@ int main(int argc, char **argv)
     RUN(a_run_takes_the_calibration_up);
     RUN(eval_shows_every_predictor);
     RUN(eval_shows_what_tokens_ahead_are_worth);
+    RUN(all_drafts_of_a_text_that_repeats_are_right);
     RUN(damaged_and_foreign_files_are_refused);
     RUN(a_trace_gives_a_table_of_hot_experts);
     RUN(perplexity_by_alpha);
