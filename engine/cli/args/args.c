@@ -98,12 +98,9 @@ static const char *find_alias(enum mp_command command, const char *name,
     for (char *at = dashed; *at != '\0'; at++)
         *at = *at == '_' ? '-' : *at;
     for (size_t i = 0; i < mp_flag_alias_count; i++) {
-        const char *ours = mp_flag_aliases[i].ours;
-
         if (strcmp(mp_flag_aliases[i].name, dashed) == 0 &&
-            (mp_flag_find(command, ours, strlen(ours)) != NULL ||
-             mp_opt_find(settings->groups, ours, NULL) != NULL))
-            return ours;
+            mp_flag_alias_fits(&mp_flag_aliases[i], command, settings))
+            return mp_flag_aliases[i].ours;
     }
     return NULL;
 }

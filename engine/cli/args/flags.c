@@ -219,6 +219,13 @@ const struct mp_flag_alias mp_flag_aliases[] = {
 
 const size_t mp_flag_alias_count = MP_ARRAY_LEN(mp_flag_aliases);
 
+bool mp_flag_alias_fits(const struct mp_flag_alias *alias, enum mp_command command,
+                        const struct mp_settings *settings)
+{
+    return mp_flag_find(command, alias->ours, strlen(alias->ours)) != NULL ||
+           mp_opt_find(settings->groups, alias->ours, NULL) != NULL;
+}
+
 /* Names of the version before; they are gone with the next one. `accepted`: still understood. */
 static const struct {
     unsigned commands;

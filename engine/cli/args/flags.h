@@ -61,6 +61,10 @@ struct mp_flag_alias {
 extern const struct mp_flag_alias mp_flag_aliases[];
 extern const size_t mp_flag_alias_count;
 
+/* True if what the alias stands for is a flag of the command, or a setting. */
+bool mp_flag_alias_fits(const struct mp_flag_alias *alias, enum mp_command command,
+                        const struct mp_settings *settings);
+
 /* As part of a sentence: "run, bench"; "all" if every command has it. Returns `out`. */
 const char *mp_flag_commands(const struct mp_flag *flag, char out[128]);
 

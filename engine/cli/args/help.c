@@ -68,21 +68,18 @@ static const char *words_of(enum mp_command command)
 }
 
 /* What other programs call the flags and settings that the command has. */
-static void print_aliases(enum mp_command command, FILE *out)
+static void print_aliases(enum mp_command command, const struct mp_settings *settings, FILE *out)
 {
     size_t column = 0;
 
     for (size_t i = 0; i < mp_flag_alias_count; i++) {
-        const char *ours = mp_flag_aliases[i].ours;
-        const bool setting = !strcmp(ours, "ctx") || !strcmp(ours, "threads") ||
-                             !strcmp(ours, "seed"); /* of every command */
-
-        if (!setting && mp_flag_find(command, ours, strlen(ours)) == NULL)
+        if (!mp_flag_alias_fits(&mp_flag_aliases[i], command, settings))
             continue;
         if (column > 40)
             column = 0;
         fputs(column > 0 ? ", " : "\n    ", out);
-        column += (size_t)fprintf(out, "%s for --%s", mp_flag_aliases[i].name, ours);
+        column +=
+            (size_t)fprintf(out, "%s for --%s", mp_flag_aliases[i].name, mp_flag_aliases[i].ours);
     }
     fputc('\n', out);
 }
@@ -108,7 +105,7 @@ void mp_args_print_help(enum mp_command command, const struct mp_settings *setti
         fprintf(out, "\nsettings, among others\n  %s\n", info->settings);
     }
     fputs("\nalso understood", out);
-    print_aliases(command, out);
+    print_aliases(command, settings, out);
     fprintf(out, "\nexamples\n%s", info->examples);
 }
 
