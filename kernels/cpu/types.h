@@ -15,21 +15,27 @@
  */
 
 /* X(TYPE, name, elements of a block, bytes of a block): the quantised ones, those with blocks of 32
- * first. kernels/cpu/quant has their arithmetic. */
-#define MP_QUANT_MAP(X)       \
-    X(Q4_0, q4_0, 32, 18)     \
-    X(Q4_1, q4_1, 32, 20)     \
-    X(Q5_0, q5_0, 32, 22)     \
-    X(Q5_1, q5_1, 32, 24)     \
-    X(Q8_0, q8_0, 32, 34)     \
-    X(IQ4_NL, iq4_nl, 32, 18) \
-    X(MXFP4, mxfp4, 32, 17)   \
-    X(Q2_K, q2_k, 256, 84)    \
-    X(Q3_K, q3_k, 256, 110)   \
-    X(Q4_K, q4_k, 256, 144)   \
-    X(Q5_K, q5_k, 256, 176)   \
-    X(Q6_K, q6_k, 256, 210)   \
-    X(IQ4_XS, iq4_xs, 256, 136)
+ * first, those whose numbers come from a grid last: they are read, not written.
+ * kernels/cpu/quant has their arithmetic. */
+#define MP_QUANT_MAP(X)          \
+    X(Q4_0, q4_0, 32, 18)        \
+    X(Q4_1, q4_1, 32, 20)        \
+    X(Q5_0, q5_0, 32, 22)        \
+    X(Q5_1, q5_1, 32, 24)        \
+    X(Q8_0, q8_0, 32, 34)        \
+    X(IQ4_NL, iq4_nl, 32, 18)    \
+    X(MXFP4, mxfp4, 32, 17)      \
+    X(Q2_K, q2_k, 256, 84)       \
+    X(Q3_K, q3_k, 256, 110)      \
+    X(Q4_K, q4_k, 256, 144)      \
+    X(Q5_K, q5_k, 256, 176)      \
+    X(Q6_K, q6_k, 256, 210)      \
+    X(IQ4_XS, iq4_xs, 256, 136)  \
+    X(IQ2_XXS, iq2_xxs, 256, 66) \
+    X(IQ2_XS, iq2_xs, 256, 74)   \
+    X(IQ2_S, iq2_s, 256, 82)     \
+    X(IQ3_XXS, iq3_xxs, 256, 98) \
+    X(IQ3_S, iq3_s, 256, 110)
 
 enum mp_wtype {
     MP_WTYPE_F32,
@@ -40,7 +46,8 @@ enum mp_wtype {
 #define X(TYPE, ...) MP_WTYPE_##TYPE,
     MP_QUANT_MAP(X)
 #undef X
-        MP_WTYPE_COUNT
+        MP_WTYPE_COUNT,
+    MP_WTYPE_FIRST_GRID = MP_WTYPE_IQ2_XXS
 };
 
 struct mp_wtype_info {

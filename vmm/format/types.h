@@ -57,7 +57,12 @@
     X(Q4_K, 256, 144, 0, 0)                              \
     X(Q5_K, 256, 176, 0, 0)                              \
     X(Q6_K, 256, 210, 0, 0)                              \
-    X(IQ4_XS, 256, 136, 0, 0)
+    X(IQ4_XS, 256, 136, 0, 0)                            \
+    X(IQ2_XXS, 256, 66, 0, 0)                            \
+    X(IQ2_XS, 256, 74, 0, 0)                             \
+    X(IQ2_S, 256, 82, 0, 0)                              \
+    X(IQ3_XXS, 256, 98, 0, 0)                            \
+    X(IQ3_S, 256, 110, 0, 0)
 
 enum mp_dtype {
 #define X(name, elements, bytes, exponent, fraction) MP_DTYPE_##name,

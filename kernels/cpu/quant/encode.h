@@ -13,6 +13,8 @@
  * weight   of each element's squared error, not negative; NULL: all count the same
  * count    a multiple of the type's block
  *
+ * type     plain, or below MP_WTYPE_FIRST_GRID
+ *
  * Every x is finite. Scales beyond the 16-bit floats are cut to them. Plain types round to nearest,
  * and what is beyond them to infinity.
  */

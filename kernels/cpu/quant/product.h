@@ -12,9 +12,6 @@
 #include <stdint.h>
 #include <string.h>
 
-#include "kernels/cpu/quant/unpack_32.h"
-#include "kernels/cpu/quant/unpack_k.h"
-
 #define CHUNK_COLS MP_QUANT_PART_COLS
 #define RUN_TOKENS 64 /* that are rounded together */
 #define CHUNKS_MAX 64 /* chunks of columns times tokens */
@@ -40,6 +37,10 @@
 #define UNROLL _Pragma("GCC unroll 32")
 #endif
 #endif
+
+#include "kernels/cpu/quant/unpack_32.h"
+#include "kernels/cpu/quant/unpack_grid.h"
+#include "kernels/cpu/quant/unpack_k.h"
 
 /* Those of tokens [t, t + tokens) and columns [c, c + cols): chunk i of token j is
  * x[i * tokens + j]. */

@@ -1,6 +1,8 @@
 #ifndef MP_KERNEL_QUANT_H
 #define MP_KERNEL_QUANT_H
 
+#include <stdint.h>
+
 #include "kernels/cpu/types.h"
 
 /*
@@ -70,5 +72,10 @@ MP_QUANT_MAP(X)
 
 /* The 16 numbers that IQ4_NL and IQ4_XS choose from; those of MXFP4, twice as large. */
 extern const signed char mp_quant_iq4[16], mp_quant_fp4[16];
+
+/* The grids of the IQ2 and IQ3 types (grids.c) and the numbers that their codes stand for. */
+extern const uint16_t mp_quant_grid_iq2_xxs[256], mp_quant_grid_iq2_xs[512],
+    mp_quant_grid_iq2_s[1024], mp_quant_grid_iq3_xxs[256], mp_quant_grid_iq3_s[512];
+extern const signed char mp_quant_sizes_2[4], mp_quant_sizes_3_xxs[8], mp_quant_sizes_3_s[8];
 
 #endif

@@ -20,18 +20,23 @@ INLINE __m256i nibbles(const unsigned char *p)
     return _mm256_and_si256(_mm256_srlv_epi32(a, shift), _mm256_set1_epi8(15));
 }
 
-/* All ones in byte i where bit i of the 4 bytes is set. */
-INLINE __m256i bit_mask(const unsigned char *p)
+/* All ones in byte i where bit i is set. */
+INLINE __m256i mask_of(uint32_t bits)
 {
     const __m256i spread =
         _mm256_setr_epi64x(0, 0x0101010101010101, 0x0202020202020202, 0x0303030303030303);
     const __m256i bit = _mm256_set1_epi64x((long long)0x8040201008040201);
+    const __m256i a = _mm256_shuffle_epi8(_mm256_set1_epi32((int)bits), spread);
+
+    return _mm256_cmpeq_epi8(_mm256_and_si256(a, bit), bit);
+}
+
+INLINE __m256i bit_mask(const unsigned char *p)
+{
     uint32_t bits;
-    __m256i a;
 
     memcpy(&bits, p, sizeof(bits));
-    a = _mm256_shuffle_epi8(_mm256_set1_epi32((int)bits), spread);
-    return _mm256_cmpeq_epi8(_mm256_and_si256(a, bit), bit);
+    return mask_of(bits);
 }
 
 /* Number q of a list of 16, plus `offset`. */

@@ -17,17 +17,17 @@ struct scales_k {
 /* What is subtracted: nothing; mins, as whole numbers; dmin * mins. */
 enum { MINS_NONE, MINS_WHOLE, MINS_SCALED };
 
-INLINE int mins_of(enum mp_wtype type)
-{
-    return type == MP_WTYPE_IQ4_XS                          ? MINS_NONE
-           : type == MP_WTYPE_Q6_K || type == MP_WTYPE_Q3_K ? MINS_WHOLE
-                                                            : MINS_SCALED;
-}
-
 /* Are elements below zero? */
 INLINE int is_signed_k(enum mp_wtype type)
 {
-    return type == MP_WTYPE_IQ4_XS;
+    return type == MP_WTYPE_IQ4_XS || is_grid(type);
+}
+
+INLINE int mins_of(enum mp_wtype type)
+{
+    return is_signed_k(type)                                ? MINS_NONE
+           : type == MP_WTYPE_Q6_K || type == MP_WTYPE_Q3_K ? MINS_WHOLE
+                                                            : MINS_SCALED;
 }
 
 /* 16 signed bytes as 16-bit lanes, those of even numbers in the low half. */
@@ -41,7 +41,8 @@ INLINE __m256i even_odd(__m128i bytes)
 /* Is there one scale for each 32 elements? */
 INLINE int has_pairs_k(enum mp_wtype type)
 {
-    return type == MP_WTYPE_Q4_K || type == MP_WTYPE_Q5_K || type == MP_WTYPE_IQ4_XS;
+    return type == MP_WTYPE_Q4_K || type == MP_WTYPE_Q5_K || type == MP_WTYPE_IQ4_XS ||
+           has_pairs_grid(type);
 }
 
 /* Of Q4_K and Q5_K: the 12 bytes behind d and dmin, in both halves. */
@@ -124,6 +125,19 @@ INLINE void scales_of_k(const unsigned char *p, enum mp_wtype type, struct scale
         s->mins = _mm256_slli_epi16(s->scales, 5);
         s->d = half_at(p + 208);
         return;
+    case MP_WTYPE_IQ2_XXS:
+    case MP_WTYPE_IQ3_XXS:
+    case MP_WTYPE_IQ3_S:
+        UNROLL
+        for (int j = 0; j < 8; j++)
+            s->pairs[j] = scale_grid(p, type, j);
+        s->d = half_at(p) * step_grid(type);
+        return;
+    case MP_WTYPE_IQ2_XS:
+    case MP_WTYPE_IQ2_S:
+        s->scales = even_odd(scales_2(p + (type == MP_WTYPE_IQ2_XS ? 66 : 74)));
+        s->d = half_at(p) * step_grid(type);
+        return;
     case MP_WTYPE_IQ4_XS:
         scales_iq4(p + 2, s);
         s->d = half_at(p);
@@ -159,6 +173,8 @@ INLINE __m256i insert_bits(__m256i a, __m256i from, int bit, int to, int bits)
 /* Elements [32 j, 32 j + 32). */
 INLINE __m256i bytes_k(const unsigned char *p, enum mp_wtype type, int j)
 {
+    if (is_grid(type))
+        return bytes_grid(p, type, j);
     switch (type) {
     case MP_WTYPE_Q2_K: return bits_of(load_32(p + 16 + j / 4 * 32), j % 4 * 2, 3);
     case MP_WTYPE_Q3_K:

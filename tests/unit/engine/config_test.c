@@ -147,7 +147,7 @@ static void rope_in_every_place_where_it_is_written(void)
 #define QUANTISED(got)                                                               \
     "key 'quantization_config' in 'config.json': got " got ", this engine supports " \
     "weights in F32, BF16, F16, Q4_0, Q4_1, Q5_0, Q5_1, Q8_0, IQ4_NL, MXFP4, Q2_K, " \
-    "Q3_K, Q4_K, Q5_K, Q6_K or IQ4_XS only"
+    "Q3_K, Q4_K, Q5_K, Q6_K, IQ4_XS, IQ2_XXS, IQ2_XS, IQ2_S, IQ3_XXS or IQ3_S only"
 
 static void what_is_not_implemented_is_refused_by_name(void)
 {

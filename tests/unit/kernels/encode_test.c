@@ -66,7 +66,7 @@ static void errors_are_small(void)
         CHECK(plain > bounds[i].plain * 0.5); /* the bound is one */
         count++;
     }
-    CHECK_EQ(count, MP_WTYPE_COUNT - MP_WTYPE_PLAIN_COUNT);
+    CHECK_EQ(count, MP_WTYPE_FIRST_GRID - MP_WTYPE_PLAIN_COUNT);
 }
 
 /* Numbers that blocks hold exactly come back, so rounding twice is rounding once. */
@@ -99,7 +99,7 @@ static void what_a_block_holds_is_kept(void)
 
 static void a_heavy_column_is_nearest(void)
 {
-    for (int type = MP_WTYPE_PLAIN_COUNT; type < MP_WTYPE_COUNT; type++) {
+    for (int type = MP_WTYPE_PLAIN_COUNT; type < MP_WTYPE_FIRST_GRID; type++) {
         double light = 0, heavy = 0;
 
         if (type == MP_WTYPE_Q8_0) /* next to no error to give away */
@@ -124,7 +124,7 @@ static void extremes(void)
 {
     static const float sizes[] = { 0, 1e-45f, 1e-38f, 1e-9f, 6e4f, 3e6f, 1e38f };
 
-    for (int type = MP_WTYPE_PLAIN_COUNT; type < MP_WTYPE_COUNT; type++) {
+    for (int type = MP_WTYPE_PLAIN_COUNT; type < MP_WTYPE_FIRST_GRID; type++) {
         for (size_t s = 0; s < LEN(sizes); s++) {
             lcg = 5;
             for (size_t i = 0; i < 256; i++)
@@ -140,7 +140,7 @@ static void extremes(void)
     }
     for (size_t i = 0; i < 256; i++) /* all alike */
         x[i] = 0.75f;
-    for (int type = MP_WTYPE_PLAIN_COUNT; type < MP_WTYPE_COUNT; type++) {
+    for (int type = MP_WTYPE_PLAIN_COUNT; type < MP_WTYPE_FIRST_GRID; type++) {
         mp_quant_encode((enum mp_wtype)type, blocks, x, NULL, 256);
         mp_wtype_info((enum mp_wtype)type)->convert(y, blocks, 256);
         for (size_t i = 0; i < 256; i++)

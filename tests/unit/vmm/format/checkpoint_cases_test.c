@@ -141,12 +141,14 @@ static void M20_tensors_against_the_configuration(void)
         "E_TENSOR_DTYPE",
         "tensor 'model.layers.0.self_attn.q_proj.weight' in 'model.safetensors': got "
         "F8_E4M3, need F32, BF16, F16, Q4_0, Q4_1, Q5_0, Q5_1, Q8_0, IQ4_NL, MXFP4, Q2_K, "
-        "Q3_K, Q4_K, Q5_K, Q6_K or IQ4_XS");
+        "Q3_K, Q4_K, Q5_K, Q6_K, IQ4_XS, IQ2_XXS, IQ2_XS, IQ2_S, "
+        "IQ3_XXS or IQ3_S");
     check_changed("model.layers.1.mlp.experts.0.up_proj.weight",
                   &(struct tiny_tensor){ .dtype = "U8" }, "E_TENSOR_DTYPE",
                   "tensor 'model.layers.1.mlp.experts.0.up_proj.weight' in 'model.safetensors': "
                   "got U8, need F32, BF16, F16, Q4_0, Q4_1, Q5_0, Q5_1, Q8_0, IQ4_NL, MXFP4, Q2_K, "
-                  "Q3_K, Q4_K, Q5_K, Q6_K or IQ4_XS");
+                  "Q3_K, Q4_K, Q5_K, Q6_K, IQ4_XS, IQ2_XXS, IQ2_XS, IQ2_S, "
+                  "IQ3_XXS or IQ3_S");
 }
 
 static void M20_extra_tensors_are_counted(void)
