@@ -47,13 +47,12 @@ static const struct candidate candidates[] = {
     { &mp_quant_avx512vnni, avx512vnni_runs_here },
     { &mp_quant_avxvnni, avxvnni_runs_here },
     { &mp_quant_avx2, avx2_runs_here },
+    { NULL, NULL },
 };
-#define CANDIDATES (sizeof(candidates) / sizeof(candidates[0]))
 #else
 const char *const mp_quant_names[] = { NULL };
 
-static const struct candidate *const candidates = NULL;
-#define CANDIDATES ((size_t)0)
+static const struct candidate candidates[] = { { NULL, NULL } };
 #endif
 
 #define ROWS 5
@@ -135,9 +134,9 @@ static const struct mp_quant *look(const struct candidate *candidate)
 
 const struct mp_quant *mp_quant_find(const char *name)
 {
-    for (size_t i = 0; i < CANDIDATES; i++) {
-        if (strcmp(candidates[i].quant->name, name) == 0)
-            return look(&candidates[i]);
+    for (const struct candidate *c = candidates; c->quant != NULL; c++) {
+        if (strcmp(c->quant->name, name) == 0)
+            return look(c);
     }
     return NULL;
 }
@@ -150,9 +149,9 @@ const struct mp_quant *mp_quant_best(const char *kernels)
 
     if (best != NULL)
         return best;
-    for (size_t i = 0; best == NULL && i < CANDIDATES; i++) {
-        if (all || strcmp(candidates[i].quant->kernels, kernels) == 0)
-            best = look(&candidates[i]);
+    for (const struct candidate *c = candidates; best == NULL && c->quant != NULL; c++) {
+        if (all || strcmp(c->quant->kernels, kernels) == 0)
+            best = look(c);
     }
     atomic_store_explicit(&kept[all], best, memory_order_relaxed);
     return best;
