@@ -1,7 +1,7 @@
 /*
- * The choice of an implementation at run time. MP_KERNELS_X86 comes from the build: whether the
- * vector files are part of it. One is used only after it has agreed with plain C: a processor, or
- * an emulator of one, may announce what it does not do right.
+ * The choice of an implementation at run time. MP_KERNELS_X86 and MP_KERNELS_NEON come from the
+ * build: which vector files are part of it. One is used only after it has agreed with plain C: a
+ * processor, or an emulator of one, may announce what it does not do right.
  */
 #include "kernels/cpu/kernels.h"
 
@@ -57,6 +57,16 @@ static const struct candidate candidates[] = {
     { &mp_kernels_avx512bf16, avx512bf16_runs_here },
     { &mp_kernels_avx512, avx512_runs_here },
     { &mp_kernels_avx2, avx2_runs_here },
+    { &mp_kernels_ref, ref_runs_here },
+};
+#elif MP_KERNELS_NEON
+extern const struct mp_kernels mp_kernels_neon;
+
+const char *const mp_kernels_names[] = { "neon", "ref", NULL };
+
+/* Every 64-bit ARM processor has the instructions. */
+static const struct candidate candidates[] = {
+    { &mp_kernels_neon, ref_runs_here },
     { &mp_kernels_ref, ref_runs_here },
 };
 #else

@@ -158,7 +158,7 @@ TILE void tile_dot(vec *acc, const unsigned char *w, size_t w_row_bytes, size_t 
         for (int r = 0; r < rows; r++) {
             UNROLL
             for (size_t i = 0; i < step_bytes; i += CACHE_LINE_BYTES)
-                _mm_prefetch((const void *)(next + (size_t)r * w_row_bytes + i), _MM_HINT_T0);
+                __builtin_prefetch((const void *)(next + (size_t)r * w_row_bytes + i));
         }
         tile_step(acc, w, w_row_bytes, x, type, 0, rows, tokens);
         if (halves_of(type) == 2)

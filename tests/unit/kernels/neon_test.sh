@@ -1,0 +1,35 @@
+#!/bin/bash
+# Usage: neon_test.sh [full]
+#
+# The kernels for ARM: compiled for it and run by an emulator of a processor. The same tests as on
+# this machine, whose pins say that bits are those of AVX2; `full`: products of all shapes instead, which
+# take half a minute there. Says nothing about speed. Exit 77 where a cross compiler or an emulator is missing.
+set -u
+cd "$(dirname "$0")/../../.." || exit 2
+tests=(kernels_pinned_test pointwise_test quant_blocks_test)
+[ "${1:-}" != full ] || tests=(kernels_test)
+
+skip() { echo "skipped: $1"; exit 77; }
+compiler=$(command -v aarch64-linux-gnu-gcc) || skip 'no aarch64-linux-gnu-gcc (package gcc-aarch64-linux-gnu)'
+emulator=$(command -v qemu-aarch64 || command -v qemu-aarch64-static) || skip 'no qemu-aarch64 (package qemu-user)'
+echo '#include <math.h>' | "$compiler" -E - >/dev/null 2>&1 ||
+    skip 'no libc for aarch64-linux-gnu-gcc (package libc6-dev-arm64-cross)'
+work=$(mktemp -d) || exit 1
+trap 'rm -rf "$work"' EXIT
+
+options=(-std=gnu11 -O2 -Wall -Wextra -Wshadow -Werror -fno-math-errno -ffp-contract=off
+    -DMP_DEBUG_CHECKS=1 -DMP_KERNELS_NEON=1 -I.)
+for source in kernels/cpu/{dispatch,neon,ref,self_test,types}.c \
+    kernels/cpu/quant/{decode_32,decode_grid,decode_k,grids,quant,round}.c; do
+    "$compiler" "${options[@]}" -c "$source" -o "$work/${source//\//_}.o" || exit 1
+done
+for test in "${tests[@]}"; do
+    "$compiler" "${options[@]}" -static "tests/unit/kernels/$test.c" "$work"/*.o -lm -o "$work/$test" ||
+        exit 1
+    echo "$test"
+    "$emulator" "$work/$test" >"$work/log" 2>&1 || { cat "$work/log"; exit 1; }
+    if grep -q 'not here' "$work/log"; then # neon has failed its self-test
+        cat "$work/log"
+        exit 1
+    fi
+done
