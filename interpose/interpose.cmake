@@ -21,6 +21,11 @@ if(sanitizers)
     set_source_files_properties(interpose/cuda/hooks/lookup.c PROPERTIES
         COMPILE_OPTIONS -fno-sanitize=all)
 endif()
+if(MP_SANITIZE STREQUAL "thread")
+    # libunwind and others call munmap() when a thread ends and the sanitizer has given up its state.
+    set_source_files_properties(interpose/preload/preload.c interpose/preload/preload_memory.c
+        interpose/cuda/hooks/hooks.c PROPERTIES COMPILE_OPTIONS -fno-sanitize=all)
+endif()
 
 add_library(mp_interpose STATIC
     interpose/entry/calls.c

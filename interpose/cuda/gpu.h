@@ -14,8 +14,9 @@
  * are the same. Any thread may call; errors of ours end in "no", after which the hook does what
  * would happen without it.
  */
-#define MP_GPU_ABI 2u
+#define MP_GPU_ABI 3u
 #define MP_GPU_SYMBOL "mp_gpu_v1"
+#define MP_GPU_UNMAPPED_MIN (UINT64_C(1) << 20)
 
 /* A call that moves bytes. */
 struct mp_gpu_copy {
@@ -90,8 +91,9 @@ struct mp_gpu_interposer {
     void (*waited)(const struct mp_gpu_wait *wait, bool all, void *stream,
                    enum mp_gpu_default meaning);
 
-    /* What lies at these addresses of the host changes. From any place, with any lock. */
-    void (*unmapped)(const void *at, uint64_t bytes);
+    /* What lies at some addresses of the host changes, MP_GPU_UNMAPPED_MIN bytes at least. From any
+     * place, with any lock. */
+    void (*unmapped)(void);
 
     /* No window is made from now on, because of this. */
     void (*stand_aside)(const char *why);

@@ -27,7 +27,6 @@
 #include "vmm/format/safetensors.h"
 
 #define RANGES_MAX 64
-#define LARGE_BYTES (UINT64_C(1) << 20)
 #define FILES_MAX 4096
 
 struct tensor {
@@ -56,11 +55,9 @@ static unsigned range_count MP_GUARDED_BY(lock); /* ever; older ones are overwri
 /* Something was unmapped. Relaxed: a late reader guesses wrongly once more. */
 static _Atomic(bool) stale;
 
-void mp_identity_unmapped(const void *at, uint64_t bytes)
+void mp_identity_unmapped(void)
 {
-    (void)at;
-    if (bytes >= LARGE_BYTES)
-        atomic_store_explicit(&stale, true, memory_order_relaxed);
+    atomic_store_explicit(&stale, true, memory_order_relaxed);
 }
 
 /* ---- files */

@@ -25,7 +25,7 @@ typedef void mp_identity_note(void *ctx, char *dst, uint64_t bytes, enum mp_tier
 void mp_identity_find(const void *src, uint64_t bytes, char *dst, mp_identity_note *note,
                       void *ctx);
 
-/* What lies there is not what the kernel was asked about any more. Takes no lock. */
-void mp_identity_unmapped(const void *at, uint64_t bytes);
+/* What lies at some addresses is not what the kernel was asked about any more. Takes no lock. */
+void mp_identity_unmapped(void);
 
 #endif

@@ -70,7 +70,7 @@ static void leave(const void *at, size_t bytes)
     const struct mp_interposer *interposer = mp_preload_opened();
     const int before = errno;
 
-    mp_hook_unmapped(at, bytes);
+    mp_hook_unmapped(bytes);
     if (interposer != NULL && mp_paged_span_touches(&mp_preload_span, at, bytes))
         interposer->leave(at, bytes);
     errno = before;

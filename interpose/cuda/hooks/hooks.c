@@ -154,12 +154,12 @@ const struct mp_gpu_interposer *mp_hook_gpu_nested(void)
     return atomic_load_explicit(&active, memory_order_acquire);
 }
 
-void mp_hook_unmapped(const void *at, size_t bytes)
+void mp_hook_unmapped(size_t bytes)
 {
     const struct mp_gpu_interposer *gpu = mp_hook_gpu_nested();
 
-    if (gpu != NULL)
-        gpu->unmapped(at, bytes);
+    if (gpu != NULL && bytes >= MP_GPU_UNMAPPED_MIN)
+        gpu->unmapped();
 }
 
 void mp_hook_enter(void)

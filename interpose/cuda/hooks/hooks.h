@@ -86,8 +86,8 @@ void *mp_hook_find(const void *site, const char *name);
 const struct mp_gpu_interposer *mp_hook_gpu(void);
 const struct mp_gpu_interposer *mp_hook_gpu_open(void);
 
-/* What lies at these addresses of the host changes. */
-void mp_hook_unmapped(const void *at, size_t bytes);
+/* What lies at so many addresses of the host changes. Also from a thread that has all but ended. */
+void mp_hook_unmapped(size_t bytes);
 
 /* Between these, hooks of this thread pass on. They nest. */
 void mp_hook_enter(void);

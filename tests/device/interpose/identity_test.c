@@ -99,13 +99,13 @@ static void copies_from_a_model_are_known_by_tensor(void)
         CHECK_EQ(noted.count, 1);
         CHECK_EQ(noted.kind[0], MP_TIERS_DENSE); /* as it was; it was little */
         noted.count = 0;
-        mp_identity_unmapped(file, 1 << 20);
+        mp_identity_unmapped();
     }
     mp_identity_find(other + other_bytes - 3 * TENSOR, TENSOR, device, note, &noted);
     CHECK_EQ(noted.count, 1);
     CHECK_EQ(noted.kind[0], MP_TIERS_EXPERT);
     munmap(other, other_bytes);
-    mp_identity_unmapped(other, 1 << 20);
+    mp_identity_unmapped();
 }
 
 static void other_memory_and_other_files_are_not_known(void)
@@ -126,7 +126,7 @@ static void other_memory_and_other_files_are_not_known(void)
     mp_identity_find(file, bytes, (char *)0x70000000, note, &noted);
     CHECK_EQ(noted.count, 0);
     munmap(file, bytes);
-    mp_identity_unmapped(file, 1 << 20);
+    mp_identity_unmapped();
     free(own);
 }
 
@@ -181,7 +181,7 @@ static void identity_body(const struct fault_plan *plan, void *ctx)
     failures = fault_end();
     CHECK(noted.count == 3 || (noted.count == 0 && failures > 0));
     munmap(file, bytes);
-    mp_identity_unmapped(file, 1 << 20);
+    mp_identity_unmapped();
 }
 
 static void every_call_fails_once(void)
