@@ -31,8 +31,7 @@ struct bench {
     struct mp_requests requests;
     struct mp_rank *rank;
     struct mp_session session;
-    struct mp_message_result *results; // (requests.count): of this rank
-    uint32_t done;
+    uint32_t done;             /* requests of this rank */
     uint64_t digest, first_ns; /* of the request that runs */
 };
 
@@ -42,9 +41,11 @@ static uint64_t rank_number(const struct bench *bench)
 }
 
 /* Does this rank run it? One rank alone runs those of all servers. */
-static bool is_own(const struct bench *bench, const struct mp_request *request)
+static bool is_own(const struct bench *bench, uint64_t request)
 {
-    return bench->transport->ranks == 1 || request->server == bench->transport->rank;
+    return bench->transport->ranks == 1 ||
+           (request < bench->requests.count &&
+            bench->requests.list[request].server == bench->transport->rank);
 }
 
 /* What the devices of this rank's server have for experts; of all servers, if it is alone. */
@@ -128,8 +129,8 @@ static enum mp_status run_request(struct bench *bench, uint32_t number, uint64_t
         status = mp_generate(&config, &prompt, 1, &output, &stats);
     if (status == MP_ERR_CLUSTER)
         mp_log_warn("cluster", "request %u failed: %s", number, mp_error_last()->text);
-    if (status == MP_OK || status == MP_ERR_CLUSTER)
-        bench->results[bench->done++] = (struct mp_message_result){
+    if (status == MP_OK || status == MP_ERR_CLUSTER) {
+        const struct mp_message_result result = {
             .request = number,
             .digest = bench->digest,
             .arrival_s = request->arrival_s,
@@ -138,22 +139,23 @@ static enum mp_status run_request(struct bench *bench, uint32_t number, uint64_t
             .tokens = (uint32_t)output.ids.count,
             .failed = status != MP_OK,
         };
+
+        bench->done++;
+        status = mp_rank_add_result(bench->rank, &result);
+    }
     mp_outputs_free(&output, 1);
-    return status == MP_ERR_CLUSTER ? MP_OK : status;
+    return status;
 }
 
-/* Rank 0, or who is left of those before, gets the results while the others finish. */
 static enum mp_status run_requests(struct bench *bench)
 {
     const uint64_t start_ns = mp_clock_now_ns(bench->clock);
     enum mp_status status = MP_OK;
 
     for (uint32_t i = 0; i < bench->requests.count && status == MP_OK; i++) {
-        if (is_own(bench, &bench->requests.list[i]))
+        if (is_own(bench, i))
             status = run_request(bench, i, start_ns);
     }
-    if (status == MP_OK)
-        status = mp_rank_send_results(bench->rank, bench->results, bench->done);
     return status == MP_OK ? mp_rank_idle(bench->rank, UINT64_MAX) : status;
 }
 
@@ -188,12 +190,19 @@ static void put_latency(struct mp_json_out *json, const struct mp_message_result
     free(s);
 }
 
-static void put_requests(struct mp_json_out *json, const struct mp_message_result *all,
-                         uint32_t count)
+/* Of all ranks by the lowest one, its own by another: should rank 0 die while it prints, each
+ * request is still printed by one. */
+static void put_requests(const struct bench *bench, struct mp_json_out *json,
+                         const struct mp_message_result *all, uint32_t count)
 {
+    const bool reports = mp_rank_reports(bench->rank);
+
     mp_json_array_begin(json, "requests");
     for (uint32_t i = 0; i < count; i++) {
         char digest[24];
+
+        if (!reports && !is_own(bench, all[i].request))
+            continue;
 
         snprintf(digest, sizeof(digest), "%016" PRIx64, all[i].digest);
         mp_json_object_begin(json, NULL);
@@ -214,7 +223,7 @@ static double share(const struct mp_rank_report *r)
     return r->all_tokens > 0 ? (double)r->local_tokens / (double)r->all_tokens : 1;
 }
 
-/* One line for each rank; the one that has all results adds them. */
+/* One line for each rank; the lowest one sums up. */
 static void print_json(const struct bench *bench, const struct mp_rank_report *r)
 {
     uint32_t count;
@@ -239,10 +248,9 @@ static void print_json(const struct bench *bench, const struct mp_rank_report *r
     mp_json_put_u64(&json, "migrations", r->migrations);
     mp_json_put_u64(&json, "lost", r->lost);
     mp_json_put_u64(&json, "silent", r->silent);
-    if (count > 0) {
+    if (mp_rank_reports(bench->rank))
         put_latency(&json, all, count);
-        put_requests(&json, all, count);
-    }
+    put_requests(bench, &json, all, count);
     mp_json_object_end(&json);
     mp_json_end(&json);
 }
@@ -265,7 +273,7 @@ static void print_text(const struct bench *bench, const struct mp_rank_report *r
         sum += all[i].failed ? 0 : all[i].end_s - all[i].arrival_s;
         ok += all[i].failed == 0;
     }
-    if (count > 0)
+    if (mp_rank_reports(bench->rank))
         printf("%s: %u of %u requests, mean latency %.3f s\n", bench->place->name, ok, count,
                ok > 0 ? sum / ok : 0);
 }
@@ -289,12 +297,7 @@ static enum mp_status read_files(struct bench *bench)
         status = mp_requests_parse(bench->args->requests, text, bench->cluster.server_count,
                                    &bench->requests);
     free(text);
-    if (status != MP_OK)
-        return status;
-    bench->results = calloc(bench->requests.count, sizeof(*bench->results));
-    return bench->results != NULL
-               ? MP_OK
-               : mp_fail_no_memory("results", bench->requests.count * sizeof(*bench->results));
+    return status;
 }
 
 /* Of this rank's requests, when the model is known and not loaded. */
@@ -396,7 +399,6 @@ enum mp_status mp_bench_cluster(const struct mp_args *args, const struct mp_sett
     mp_timeline_destroy(bench.timeline);
     mp_requests_free(&bench.requests);
     mp_cluster_fini(&bench.cluster);
-    free(bench.results);
     if (bench.transport != NULL)
         bench.transport->ops->close(bench.transport);
     return status;

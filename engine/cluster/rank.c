@@ -13,7 +13,6 @@
 
 #define BEAT_NS UINT64_C(1000000000)
 #define WAIT_NS UINT64_C(200000)
-#define RESULTS_MAX (1u << 20)
 
 void mp_rank_head(const struct mp_rank *rank, struct mp_message_head *head,
                   enum mp_message_kind kind, uint64_t bytes)
@@ -80,25 +79,6 @@ void mp_rank_check_silence(struct mp_rank *rank, uint32_t peer, uint64_t since_n
 
 /* ---- what comes */
 
-static enum mp_status take_results(struct mp_rank *rank, const struct mp_message_result *results,
-                                   uint64_t count)
-{
-    struct mp_message_result *all;
-
-    if (count > RESULTS_MAX - rank->all_count)
-        return mp_fail(MP_ERR_CLUSTER, "E_MESSAGE", "more than %u results of requests",
-                       RESULTS_MAX);
-    if (count == 0)
-        return MP_OK;
-    all = realloc(rank->all, (rank->all_count + count) * sizeof(*all));
-    if (all == NULL)
-        return mp_fail_no_memory("results", (rank->all_count + count) * sizeof(*all));
-    memcpy(all + rank->all_count, results, count * sizeof(*all));
-    rank->all = all;
-    rank->all_count += (uint32_t)count;
-    return MP_OK;
-}
-
 static enum mp_status take(struct mp_rank *rank, uint32_t from, const struct mp_message *message)
 {
     switch ((enum mp_message_kind)message->head->kind) {
@@ -113,7 +93,7 @@ static enum mp_status take(struct mp_rank *rank, uint32_t from, const struct mp_
         rank->peer[from].ready |= message->head->epoch == rank->next_epoch;
         break;
     case MP_MESSAGE_SWITCH: mp_rank_take_switch(rank, message->head->epoch); break;
-    case MP_MESSAGE_RESULT: return take_results(rank, message->results, message->head->id);
+    case MP_MESSAGE_RESULT: return mp_rank_take_results(rank, message);
     case MP_MESSAGE_DONE: rank->peer[from].done = true; break;
     default: break; /* heard of is what BEAT says */
     }
@@ -154,8 +134,8 @@ enum mp_status mp_rank_receive(struct mp_rank *rank, bool *any_p)
     *any_p = false;
     if (mp_rank_now_ns(rank) - rank->beat_ns >= BEAT_NS) {
         rank->beat_ns = mp_rank_now_ns(rank);
-        mp_rank_tell_all(rank, rank->leaving ? MP_MESSAGE_DONE : MP_MESSAGE_BEAT,
-                         rank->report.epoch);
+        mp_rank_tell_all(rank, MP_MESSAGE_BEAT, rank->report.epoch);
+        mp_rank_tell_results(rank);
     }
     while (found && status == MP_OK) {
         status = transport->ops->poll(transport, rank->message_bytes_max, &arrival, &found);
@@ -183,6 +163,28 @@ static bool all_done(struct mp_rank *rank)
     return all;
 }
 
+/* Tell each that this rank asks nothing any more, after all of its results. True: those who are
+ * there have been told. */
+static bool tell_done(struct mp_rank *rank)
+{
+    struct mp_message_head head;
+    bool all = true;
+
+    mp_rank_tell_results(rank);
+    mp_rank_head(rank, &head, MP_MESSAGE_DONE, sizeof(head));
+    for (uint32_t p = 0; p < rank->ranks; p++) {
+        struct mp_peer *peer = &rank->peer[p];
+
+        if (p == rank->self || peer->told_done)
+            continue;
+        if (peer->told == rank->own.count)
+            peer->told_done = mp_rank_send(rank, p, &head, sizeof(head));
+        mp_rank_check_silence(rank, p, 0);
+        all &= peer->told_done || peer->state != MP_PEER_LIVE;
+    }
+    return all;
+}
+
 enum mp_status mp_rank_idle(struct mp_rank *rank, uint64_t until_ns)
 {
     struct mp_transport *transport = rank->config.transport;
@@ -190,43 +192,19 @@ enum mp_status mp_rank_idle(struct mp_rank *rank, uint64_t until_ns)
     enum mp_status status = MP_OK;
     bool any;
 
-    if (until_ns == UINT64_MAX) {
-        rank->leaving = true;
-        mp_rank_tell_all(rank, MP_MESSAGE_DONE, rank->report.epoch);
-    }
+    rank->leaving = until_ns == UINT64_MAX;
     while (status == MP_OK) {
         status = mp_rank_receive(rank, &any);
         if (status == MP_OK)
             status = mp_rank_follow_epoch(rank);
         if (status == MP_OK && cancel != NULL && *cancel)
             return mp_fail(MP_ERR_CANCELED, "E_CANCELED", "interrupted");
-        if (until_ns == UINT64_MAX ? all_done(rank) : mp_rank_now_ns(rank) >= until_ns)
+        if (rank->leaving ? tell_done(rank) && all_done(rank) : mp_rank_now_ns(rank) >= until_ns)
             break;
         if (status == MP_OK && !any)
             transport->ops->wait(transport, WAIT_NS);
     }
     return status;
-}
-
-enum mp_status mp_rank_send_results(struct mp_rank *rank, const struct mp_message_result *results,
-                                    uint32_t count)
-{
-    const uint64_t bytes = sizeof(struct mp_message_head) + count * sizeof(*results);
-    const uint32_t to = mp_rank_scheduler(rank);
-    struct mp_message_head *head = rank->out;
-
-    if (to == rank->self)
-        return take_results(rank, results, count);
-    if (count > RESULTS_MAX || bytes > rank->message_bytes_max)
-        return mp_fail(MP_ERR_CONFIG, "E_CLUSTER_SIZE", "%u requests of one rank, at most %u",
-                       count, RESULTS_MAX);
-    mp_rank_head(rank, head, MP_MESSAGE_RESULT, bytes);
-    head->id = count;
-    if (count > 0)
-        memcpy(head + 1, results, count * sizeof(*results));
-    if (!mp_rank_send(rank, to, head, bytes))
-        mp_log_warn("cluster", "rank %u did not get the results of this one", to);
-    return MP_OK;
 }
 
 /* ---- life cycle */
@@ -344,7 +322,8 @@ void mp_rank_destroy(struct mp_rank *rank)
     free(rank->rank_seconds);
     free(rank->slots);
     free(rank->keeps);
-    free(rank->all);
+    free(rank->all.list);
+    free(rank->own.list);
     free(rank);
 }
 
@@ -360,10 +339,4 @@ void mp_rank_report(const struct mp_rank *rank, struct mp_rank_report *report_p)
         report_p->kept += mp_rank_keeps(rank, rank->self, id);
     for (uint32_t p = 0; p < rank->ranks; p++)
         report_p->silent += rank->peer[p].state == MP_PEER_SILENT;
-}
-
-const struct mp_message_result *mp_rank_results(const struct mp_rank *rank, uint32_t *count_p)
-{
-    *count_p = rank->all_count;
-    return rank->all;
 }

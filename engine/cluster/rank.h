@@ -60,9 +60,10 @@ enum mp_status mp_rank_join(struct mp_rank *rank, struct mp_engine *engine) MP_M
  * them that this one has not. */
 enum mp_status mp_rank_idle(struct mp_rank *rank, uint64_t until_ns) MP_MUST_CHECK;
 
-/* Send these results to rank 0 (the lowest live one), which gets those of all. */
-enum mp_status mp_rank_send_results(struct mp_rank *rank, const struct mp_message_result *results,
-                                    uint32_t count) MP_MUST_CHECK;
+/* The result of a request that has ended here. It goes to all live ranks at once, so that those who
+ * are left have it whoever dies. */
+enum mp_status mp_rank_add_result(struct mp_rank *rank,
+                                  const struct mp_message_result *result) MP_MUST_CHECK;
 
 struct mp_rank_report {
     uint64_t all_tokens,
@@ -80,6 +81,8 @@ void mp_rank_report(const struct mp_rank *rank, struct mp_rank_report *report_p)
 
 /* The results that came to this rank, its own included, in the order of coming. */
 const struct mp_message_result *mp_rank_results(const struct mp_rank *rank, uint32_t *count_p);
+/* Is this the lowest rank that is there, which is to report those of all? */
+bool mp_rank_reports(const struct mp_rank *rank);
 
 /* A number that differs for different models: of their configuration, the sizes and places of all
  * experts, and samples of all weights. */

@@ -5,7 +5,8 @@
 
 /*
  * Parts of a rank: creation, messages and silence (rank.c), who is there (hello.c), one layer
- * (rank_choose.c, rank_layer.c), the same for others (rank_serve.c), placements (rank_epoch.c).
+ * (rank_choose.c, rank_layer.c), the same for others (rank_serve.c), placements (rank_epoch.c),
+ * results of requests (rank_results.c).
  */
 #define MP_WHERE_HERE UINT32_MAX
 
@@ -32,6 +33,13 @@ struct mp_peer {
     struct mp_call call;
     unsigned track;
     double load_s; /* reading an expert, as it last said */
+    uint32_t told; /* of this rank's results: how many it was sent */
+    bool told_done;
+};
+
+struct mp_rank_results {
+    struct mp_message_result *list; // (count)
+    uint32_t count;
 };
 
 struct mp_rank {
@@ -67,8 +75,7 @@ struct mp_rank {
     uint32_t *slots;                // (ranks)
     uint8_t *keeps;                 // (ids): 1: the pager shall not evict it
 
-    struct mp_message_result *all; /* RESULT of all ranks */
-    uint32_t all_count;
+    struct mp_rank_results all, own; /* of all ranks' requests; of this one's */
 };
 
 static inline uint64_t mp_rank_now_ns(const struct mp_rank *rank)
@@ -113,6 +120,11 @@ enum mp_status mp_rank_serve(struct mp_rank *rank, uint32_t from,
 void mp_rank_take_reply(struct mp_rank *rank, uint32_t from, const struct mp_message *message);
 void mp_rank_take_refusal(struct mp_rank *rank, uint32_t from, const struct mp_message *message);
 void mp_rank_fill_peers(struct mp_rank *rank);
+
+/* rank_results.c. Send what was not sent yet; a full queue leaves some of it. */
+enum mp_status mp_rank_take_results(struct mp_rank *rank,
+                                    const struct mp_message *message) MP_MUST_CHECK;
+void mp_rank_tell_results(struct mp_rank *rank);
 
 /* hello.c */
 enum mp_status mp_rank_take_hello(struct mp_rank *rank, uint32_t from,

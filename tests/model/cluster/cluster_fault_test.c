@@ -52,7 +52,40 @@ static void a_rank_dies(void)
             CHECK_EQ(ranks[r].status, MP_OK);
             CHECK_EQ(ranks[r].rows, 4 * 9);
             CHECK_EQ(ranks[r].report.lost, 1);
+            CHECK_EQ(ranks[r].reports, r == (victim == 0));
+            for (uint32_t of = 0; of < 3; of++)
+                CHECK(of == victim ? ranks[r].results[of] <= 3 : ranks[r].results[of] == 9);
         }
+    }
+}
+
+/* Rank 0 goes on until it has the results of all others, and dies with them. */
+static void kill_0_at_its_end(struct loopback *net, uint32_t number, struct mp_rank *rank)
+{
+    uint32_t count = 0;
+
+    while (number == 0 && count < 3 * 9) {
+        CHECK_EQ(mp_rank_idle(rank, mp_clock_now_ns(mp_clock_monotonic()) + MS), MP_OK);
+        (void)mp_rank_results(rank, &count);
+    }
+    if (number == 0)
+        loopback_kill(net, 0);
+}
+
+/* Results do not die with the rank that would have reported them. */
+static void who_has_the_results_dies(void)
+{
+    struct team_options options = tiny(3);
+    struct team_rank ranks[TEAM_MAX];
+
+    options.on_end = kill_0_at_its_end;
+    team_run(&options, ranks);
+    for (uint32_t r = 1; r < 3; r++) {
+        CHECK_EQ(ranks[r].status, MP_OK);
+        CHECK_EQ(ranks[r].report.lost, 1);
+        for (uint32_t of = 0; of < 3; of++)
+            CHECK_EQ(ranks[r].results[of], 9);
+        CHECK_EQ(ranks[r].reports, r == 1);
     }
 }
 
@@ -93,8 +126,10 @@ static void queues_are_full(void)
 
     options.on_step = limit_at_2;
     team_run(&options, ranks);
-    for (uint32_t r = 0; r < 3; r++)
+    for (uint32_t r = 0; r < 3; r++) {
         CHECK(ranks[r].status == MP_OK && ranks[r].same && ranks[r].rows == 4 * 9);
+        CHECK_EQ(ranks[r].results[r], 9);
+    }
 }
 
 static void inject_at_2(struct loopback *net, uint32_t rank, uint32_t step)
@@ -191,6 +226,56 @@ static void an_engine_with_peers(const struct mp_engine_config *alone,
     mp_rank_destroy(rank);
 }
 
+static void a_result_does_not_fit(const struct mp_rank_config *config)
+{
+    const struct mp_message_result result = { 0 };
+    struct mp_rank *rank = NULL;
+    uint32_t count;
+
+    CHECK_EQ(mp_rank_create(config, &rank), MP_OK);
+    for (uint64_t n = 0; n < 2; n++) {
+        fault_nth(FAULT_ALLOCATIONS, n);
+        CHECK_EQ(mp_rank_add_result(rank, &result), MP_ERR_NO_MEMORY);
+        CHECK_EQ(fault_end(), 1);
+    }
+    CHECK_EQ(mp_rank_add_result(rank, &result), MP_OK);
+    (void)mp_rank_results(rank, &count);
+    CHECK_EQ(count, 1);
+    mp_rank_destroy(rank);
+}
+
+/* What the queue of rank 1 refuses comes later, in order and once. */
+static void a_full_queue_delays_results(const struct mp_rank_config *config, struct loopback *net)
+{
+    const struct mp_message_limits limits = { .layers = 1 };
+    struct mp_transport *to = loopback_rank(net, 1);
+    struct mp_rank *rank = NULL;
+    struct mp_arrival arrival;
+    struct mp_message message;
+    bool found = true;
+    uint32_t next = 0;
+
+    CHECK_EQ(mp_rank_create(config, &rank), MP_OK);
+    while (found)
+        CHECK_EQ(to->ops->poll(to, UINT64_MAX, &arrival, &found), MP_OK);
+    loopback_limit(net, 1);
+    for (uint64_t i = 0; i < 4; i++)
+        CHECK_EQ(mp_rank_add_result(rank, &(struct mp_message_result){ .request = i }), MP_OK);
+    loopback_limit(net, 0);
+    CHECK_EQ(mp_rank_idle(rank, 0), MP_OK);
+    CHECK_EQ(mp_rank_idle(rank, 0), MP_OK);
+    for (found = true; found;) {
+        CHECK_EQ(to->ops->poll(to, UINT64_MAX, &arrival, &found), MP_OK);
+        if (!found)
+            break;
+        CHECK_EQ(mp_message_parse(arrival.data, arrival.bytes, &limits, &message), MP_OK);
+        for (uint64_t i = 0; message.results != NULL && i < message.head->id; i++)
+            CHECK_EQ(message.results[i].request, next++);
+    }
+    CHECK_EQ(next, 4);
+    mp_rank_destroy(rank);
+}
+
 /* Each allocation of a rank fails once. */
 static void memory_is_short(void)
 {
@@ -219,6 +304,8 @@ static void memory_is_short(void)
         failures++;
     }
     CHECK(failures >= 18);
+    a_result_does_not_fit(&config);
+    a_full_queue_delays_results(&config, net);
     an_engine_with_peers(&h.config, loopback_rank(net, 0));
     harness_close(&h);
     loopback_destroy(net);
@@ -227,6 +314,7 @@ static void memory_is_short(void)
 int main(void)
 {
     RUN(a_rank_dies);
+    RUN(who_has_the_results_dies);
     RUN(a_link_is_cut_and_comes_back);
     RUN(queues_are_full);
     RUN(bytes_that_are_none_of_ours);

@@ -99,8 +99,25 @@ static enum mp_status run(struct member *member, float *got)
                 }
             }
         }
+        if (status == MP_OK)
+            status = mp_rank_add_result(
+                member->rank,
+                &(struct mp_message_result){ .request = member->number, .tokens = step });
     }
     return status;
+}
+
+/* The results here: those of each rank in order and once. */
+static void count_results(const struct member *member)
+{
+    uint32_t count;
+    const struct mp_message_result *all = mp_rank_results(member->rank, &count);
+
+    for (uint32_t i = 0; i < count; i++) {
+        CHECK(all[i].request < TEAM_MAX);
+        CHECK_EQ(all[i].tokens, member->out->results[all[i].request]++);
+    }
+    member->out->reports = mp_rank_reports(member->rank);
 }
 
 static void *run_member(void *ctx)
@@ -123,6 +140,8 @@ static void *run_member(void *ctx)
     status = mp_rank_join(member->rank, member->h.engine);
     if (status == MP_OK)
         status = run(member, got);
+    if (status == MP_OK && o->on_end != NULL)
+        o->on_end(member->net, member->number, member->rank);
     if (status == MP_OK)
         status = mp_rank_idle(member->rank, UINT64_MAX);
     member->out->status = status;
@@ -133,6 +152,7 @@ static void *run_member(void *ctx)
                 mp_error_last()->text);
     CHECK(mp_pager_check(mp_engine_pager(member->h.engine)));
     mp_rank_report(member->rank, &member->out->report);
+    count_results(member);
     free(got);
     if (status != MP_OK)
         loopback_kill(member->net, member->number);

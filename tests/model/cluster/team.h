@@ -8,7 +8,8 @@
 
 /*
  * Several ranks as threads of one process, each with an engine of its own that runs the same
- * prompts. What it computes is compared with what one engine computes alone.
+ * prompts. What it computes is compared with what one engine computes alone. Each step is a request
+ * whose result all ranks get.
  */
 struct team_options {
     const char *model, *expect, *batch; /* "b1" or "b4" */
@@ -23,17 +24,21 @@ struct team_options {
     const char *profile; /* of all; NULL: lru */
     /* Called by each rank's thread after step `at`, or NULL. */
     void (*on_step)(struct loopback *net, uint32_t rank, uint32_t step);
+    /* Called by each rank's thread when it has nothing more to ask, or NULL. */
+    void (*on_end)(struct loopback *net, uint32_t number, struct mp_rank *rank);
 };
+
+#define TEAM_MAX 8
 
 struct team_rank {
     enum mp_status status; /* of joining, running and waiting for the others */
     char code[32];
     bool same; /* as many logits as were made are those of one engine alone */
     uint32_t rows;
+    uint32_t results[TEAM_MAX]; /* of each rank's steps: how many results came here */
+    bool reports;
     struct mp_rank_report report;
 };
-
-#define TEAM_MAX 8
 
 /* Runs them; ends the test if anything else fails. */
 void team_run(const struct team_options *options, struct team_rank ranks[TEAM_MAX]);

@@ -19,13 +19,14 @@ import time
 SERVER = {"machine": "a100-32gb-xeon6230r", "device_gib": 0.0095, "mbit": 500, "arrival_s": 1}
 
 
-def write_inputs(folder, requests, gen):
+def write_inputs(folder, requests, gen, gen_0=None):
     draw = random.Random(3)
     with open(f"{folder}/requests", "w") as out:
         out.write("# made up\n")
         for i in range(requests):
             tokens = [draw.randrange(1, 2000) for _ in range(12 + i)]
-            print(i % 3, i * 0.02, gen, *tokens, file=out)
+            own = gen_0 if gen_0 is not None and i % 3 == 0 else gen
+            print(i % 3, i * 0.02, own, *tokens, file=out)
     cluster = {"model": "deepseek-v2-lite", "requests": 1, "prompt": 1, "gen": 1, "latency_us": 100,
                "domains": 3, "epoch_s": 0.2,
                "servers": [SERVER, SERVER, {**SERVER, "devices": 2}]}
@@ -44,7 +45,7 @@ def lines_of(text):
 
 def digests(lines):
     for line in lines:
-        if "requests" in line:
+        if "all_requests" in line:
             return {r["request"]: r["digest"] for r in line["requests"] if not r["failed"]}
     sys.exit(f"no rank has the results: {lines}")
 
@@ -73,34 +74,34 @@ def run(words, folder=None):
     return printed(folder) if folder is not None else lines_of(done.stdout)
 
 
-def children(pid):
-    """Ranks below mpirun, in the order of their numbers."""
+def children(mark):
+    """Ranks whose command line has `mark`, in the order of their numbers."""
     found = []
     for name in os.listdir("/proc"):
         try:
             with open(f"/proc/{name}/environ", "rb") as env, open(f"/proc/{name}/cmdline") as line:
                 words = dict(w.split(b"=", 1) for w in env.read().split(b"\0") if b"=" in w)
                 rank = words.get(b"OMPI_COMM_WORLD_RANK")
-                if rank is not None and line.read().find(f"mark{pid}") >= 0:
+                if rank is not None and line.read().find(mark) >= 0:
                     found.append((int(rank), int(name)))
         except (OSError, ValueError):
             continue
     return [pid for _, pid in sorted(found)]
 
 
-def kill_one(program, mpirun, folder, victim, alone):
+def kill_one(program, mpirun, folder, victim, alone, name="mark"):
     """The others' requests end with the digests of one machine."""
-    mark = f"{folder}/mark{victim}"
+    mark = f"{folder}/{name}{victim}"
     os.symlink(folder, mark)
-    words = command(program, folder)
+    words = command(program, folder, "--ctx", "1024")
     words[words.index("--requests") + 1] = f"{mark}/requests"
     job = subprocess.Popen(mpi(mpirun, folder, "--with-ft", "ulfm", "-n", "3") + words,
                            stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     deadline = time.time() + 30
-    while len(children(victim)) < 3 and time.time() < deadline:
+    while len(children(mark)) < 3 and time.time() < deadline:
         time.sleep(0.05)
     time.sleep(1.5)
-    pids = children(victim)
+    pids = children(mark)
     if len(pids) == 3:
         os.kill(pids[victim], signal.SIGKILL)
     start = time.time()
@@ -137,6 +138,10 @@ def main():
             alone = digests(run(command(program, folder, "--ctx", "1024")))
             for victim in range(3):
                 kill_one(program, mpirun, folder, victim, alone)
+            # Rank 0 dies long after the others have ended their requests and sent it the results.
+            write_inputs(folder, 9, 3, 900)
+            alone = digests(run(command(program, folder, "--ctx", "1024")))
+            kill_one(program, mpirun, folder, 0, alone, "late")
 
 
 if __name__ == "__main__":

@@ -1,0 +1,85 @@
+/*
+ * Results of requests. Each goes to all live ranks when its request ends, so that whoever dies
+ * later takes nobody else's results along. What a full queue refuses is sent again, and a rank
+ * leaves only when every live one has all of this one's.
+ */
+#include <stdlib.h>
+#include <string.h>
+
+#include "engine/cluster/rank_int.h"
+#include "vmm/base/error.h"
+
+#define RESULTS_MAX (1u << 20) /* of all ranks: a message takes them all */
+
+static enum mp_status append(struct mp_rank_results *list, const struct mp_message_result *results,
+                             uint64_t count)
+{
+    struct mp_message_result *more;
+
+    if (count > RESULTS_MAX - list->count)
+        return mp_fail(MP_ERR_CLUSTER, "E_MESSAGE", "more than %u results of requests",
+                       RESULTS_MAX);
+    if (count == 0)
+        return MP_OK;
+    more = realloc(list->list, (list->count + count) * sizeof(*more));
+    if (more == NULL)
+        return mp_fail_no_memory("results", (list->count + count) * sizeof(*more));
+    memcpy(more + list->count, results, count * sizeof(*more));
+    list->list = more;
+    list->count += (uint32_t)count;
+    return MP_OK;
+}
+
+enum mp_status mp_rank_take_results(struct mp_rank *rank, const struct mp_message *message)
+{
+    return append(&rank->all, message->results, message->head->id);
+}
+
+/* What rank `to` does not have yet, in one message. */
+static void tell(struct mp_rank *rank, uint32_t to)
+{
+    struct mp_peer *peer = &rank->peer[to];
+    const uint32_t count = rank->own.count - peer->told;
+    const uint64_t bytes = sizeof(struct mp_message_head) + count * sizeof(*rank->own.list);
+    struct mp_message_head *head = rank->out;
+
+    mp_rank_head(rank, head, MP_MESSAGE_RESULT, bytes);
+    head->id = count;
+    memcpy(head + 1, rank->own.list + peer->told, count * sizeof(*rank->own.list));
+    if (mp_rank_send(rank, to, head, bytes))
+        peer->told = rank->own.count;
+}
+
+void mp_rank_tell_results(struct mp_rank *rank)
+{
+    for (uint32_t p = 0; p < rank->ranks; p++) {
+        if (p != rank->self && rank->peer[p].told < rank->own.count)
+            tell(rank, p);
+    }
+}
+
+enum mp_status mp_rank_add_result(struct mp_rank *rank, const struct mp_message_result *result)
+{
+    enum mp_status status = append(&rank->own, result, 1);
+
+    if (status != MP_OK)
+        return status;
+    status = append(&rank->all, result, 1);
+    if (status != MP_OK) {
+        rank->own.count--;
+        return status;
+    }
+    mp_rank_tell_results(rank);
+    return MP_OK;
+}
+
+const struct mp_message_result *mp_rank_results(const struct mp_rank *rank, uint32_t *count_p)
+{
+    *count_p = rank->all.count;
+    return rank->all.list;
+}
+
+bool mp_rank_reports(const struct mp_rank *rank)
+{
+    return mp_rank_scheduler(rank) == rank->self;
+}
