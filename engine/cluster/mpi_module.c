@@ -13,6 +13,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 #ifdef MPIX_ERR_PROC_FAILED
 #define HAS_ULFM 1
@@ -22,6 +23,7 @@
 
 #define TAG 77
 #define SENDS_MAX 256 /* under way to one rank */
+#define CLOSE_S 2
 
 struct sent {
     struct sent *next;
@@ -75,13 +77,17 @@ static void find_deaths(struct mp_mpi *mpi)
     if (MPIX_Comm_failure_ack(mpi->comm) != MPI_SUCCESS ||
         MPIX_Comm_failure_get_acked(mpi->comm, &group) != MPI_SUCCESS)
         return;
-    MPI_Group_size(group, &count);
-    MPI_Comm_group(mpi->comm, &all);
+    if (MPI_Comm_group(mpi->comm, &all) != MPI_SUCCESS) {
+        MPI_Group_free(&group);
+        return;
+    }
+    if (MPI_Group_size(group, &count) != MPI_SUCCESS)
+        count = 0;
     for (int i = 0; i < count; i++) {
         int rank = MPI_UNDEFINED;
 
-        MPI_Group_translate_ranks(group, 1, &i, all, &rank);
-        note_lost(mpi, rank);
+        if (MPI_Group_translate_ranks(group, 1, &i, all, &rank) == MPI_SUCCESS)
+            note_lost(mpi, rank);
     }
     MPI_Group_free(&all);
     MPI_Group_free(&group);
@@ -99,25 +105,60 @@ static void find_deaths(struct mp_mpi *mpi)
 }
 #endif
 
+/* Sends that have ended give their memory back. The receiver of one that fails is lost: what comes
+ * later would not be whole. */
+static void sweep_sends(struct mp_mpi *mpi)
+{
+    struct sent **at = &mpi->sends;
+
+    while (*at != NULL) {
+        struct sent *sent = *at;
+        int done = 0;
+        const int code = MPI_Test(&sent->request, &done, MPI_STATUS_IGNORE);
+
+        if (code == MPI_SUCCESS && !done) {
+            at = &sent->next;
+            continue;
+        }
+        if (code != MPI_SUCCESS) {
+            find_deaths(mpi);
+            note_lost(mpi, sent->to);
+        }
+        *at = sent->next;
+        mpi->under_way[sent->to]--;
+        free(sent);
+    }
+}
+
+/* Is something on its way to a rank that may still read it? */
+static int is_sending(const struct mp_mpi *mpi)
+{
+    const struct sent *sent = mpi->sends;
+
+    while (sent != NULL && mpi->lost[sent->to] != 0)
+        sent = sent->next;
+    return sent != NULL;
+}
+
+/*
+ * With all ranks alive MPI_Finalize() waits for each of them. After a death it may wait for the
+ * dead one for ever (Open MPI 5.0), so the process ends without; what was sent gets CLOSE_S to
+ * leave, and memory of which MPI may still read stays.
+ */
 static void module_close(struct mp_mpi *mpi)
 {
-    int any_lost = 0, finalized = 0;
+    const time_t start = time(NULL);
+    int any_lost = 0;
 
     if (mpi == NULL)
         return;
-    for (int r = 0; r < mpi->ranks; r++)
-        any_lost |= mpi->lost != NULL && mpi->lost[r] != 0;
-    while (mpi->sends != NULL) {
-        struct sent *sent = mpi->sends;
-
-        mpi->sends = sent->next;
-        if (any_lost)
-            MPI_Request_free(&sent->request); /* its memory stays: MPI may still read it */
-        else if (MPI_Wait(&sent->request, MPI_STATUS_IGNORE) == MPI_SUCCESS)
-            free(sent);
-    }
-    MPI_Finalized(&finalized);
-    if (!finalized)
+    do {
+        sweep_sends(mpi);
+        any_lost = 0;
+        for (int r = 0; r < mpi->ranks; r++)
+            any_lost |= mpi->lost[r] != 0;
+    } while (is_sending(mpi) && (!any_lost || time(NULL) - start <= CLOSE_S));
+    if (!any_lost || !mpi->survives)
         MPI_Finalize();
     free(mpi->under_way);
     free(mpi->lost);
@@ -131,8 +172,9 @@ static int start(struct mp_mpi *mpi)
 
     if (code != MPI_SUCCESS)
         return code;
-    MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN);
-    code = MPI_Comm_dup(MPI_COMM_WORLD, &mpi->comm);
+    code = MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN);
+    if (code == MPI_SUCCESS)
+        code = MPI_Comm_dup(MPI_COMM_WORLD, &mpi->comm);
     if (code == MPI_SUCCESS)
         code = MPI_Comm_set_errhandler(mpi->comm, MPI_ERRORS_RETURN);
     if (code == MPI_SUCCESS)
@@ -163,32 +205,12 @@ static struct mp_mpi *module_open(char *error, size_t error_bytes)
     mpi->lost = calloc((size_t)mpi->ranks, 1);
     if (mpi->under_way == NULL || mpi->lost == NULL) {
         snprintf(error, error_bytes, "no memory");
-        module_close(mpi);
+        free(mpi->under_way);
+        free(mpi->lost);
+        free(mpi);
         return NULL;
     }
     return mpi;
-}
-
-/* Sends that have ended give their memory back. */
-static void sweep_sends(struct mp_mpi *mpi)
-{
-    struct sent **at = &mpi->sends;
-
-    while (*at != NULL) {
-        struct sent *sent = *at;
-        int done = 0;
-        const int code = MPI_Test(&sent->request, &done, MPI_STATUS_IGNORE);
-
-        if (code != MPI_SUCCESS)
-            find_deaths(mpi);
-        if (code == MPI_SUCCESS && !done) {
-            at = &sent->next;
-            continue;
-        }
-        *at = sent->next;
-        mpi->under_way[sent->to]--;
-        free(sent);
-    }
 }
 
 static enum mp_mpi_result module_send(struct mp_mpi *mpi, int to, const void *data, size_t bytes)
@@ -275,10 +297,14 @@ static enum mp_mpi_result module_poll(struct mp_mpi *mpi, size_t bytes_max, int 
     mpi->data = NULL;
     sweep_sends(mpi);
     code = MPI_Improbe(MPI_ANY_SOURCE, TAG, mpi->comm, &found, &message, &status);
+    if (code != MPI_SUCCESS && is_death(code)) { /* what the dead one sent before comes first */
+        find_deaths(mpi);
+        found = 0;
+        code = MPI_Improbe(MPI_ANY_SOURCE, TAG, mpi->comm, &found, &message, &status);
+    }
     if (code != MPI_SUCCESS) {
         if (!is_death(code))
             return fail(mpi, "MPI_Improbe", code);
-        find_deaths(mpi);
     } else if (found) {
         *from_p = status.MPI_SOURCE;
         result = receive(mpi, bytes_max, &message, &status, data_p, bytes_p);

@@ -25,6 +25,7 @@ void mp_rank_head(const struct mp_rank *rank, struct mp_message_head *head,
     };
 }
 
+/* What a peer sent before it died counts; what came after garbage does not. */
 static void lose(struct mp_rank *rank, uint32_t peer, const char *why)
 {
     if (rank->peer[peer].state == MP_PEER_LOST)
@@ -110,13 +111,17 @@ static enum mp_status take_arrival(struct mp_rank *rank, const struct mp_arrival
         lose(rank, arrival->from, "its process has ended");
         return MP_OK;
     }
-    if (peer->state == MP_PEER_LOST)
+    if (peer->garbled)
         return MP_OK;
     if (mp_message_parse(arrival->data, arrival->bytes, &rank->limits, &message) != MP_OK) {
+        peer->garbled = true;
         lose(rank, arrival->from, mp_error_last()->text);
         mp_error_clear();
         return MP_OK;
     }
+    if (peer->state == MP_PEER_LOST)
+        return message.head->kind == MP_MESSAGE_RESULT ? mp_rank_take_results(rank, &message)
+                                                       : MP_OK;
     if (peer->state == MP_PEER_SILENT)
         mp_log_warn("cluster", "rank %u answers again", arrival->from);
     peer->state = MP_PEER_LIVE;

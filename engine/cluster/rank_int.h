@@ -35,6 +35,7 @@ struct mp_peer {
     double load_s; /* reading an expert, as it last said */
     uint32_t told; /* of this rank's results: how many it was sent */
     bool told_done;
+    bool garbled; /* it sent what is no message */
 };
 
 struct mp_rank_results {

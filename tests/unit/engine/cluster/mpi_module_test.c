@@ -1,0 +1,489 @@
+/*
+ * Every call of MPI fails once, at a stand-in for MPI inside this file: what the module says then,
+ * who counts as lost, and that nothing leaks. Real MPI is for cluster_mpi_test.py.
+ */
+#include <mpi.h>
+#if defined(OPEN_MPI)
+#include <mpi-ext.h>
+#endif
+#include <stdbool.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "tests/support/fault/wrap.h"
+#include "tests/support/test.h"
+
+#ifndef MPIX_ERR_PROC_FAILED /* an MPI without ULFM: the module's part for it is tested, too */
+#define MPIX_ERR_PROC_FAILED 1001
+#define MPIX_ERR_PROC_FAILED_PENDING 1002
+#define MPIX_ERR_REVOKED 1003
+#endif
+#define RANKS 3
+#define DEATH MPIX_ERR_PROC_FAILED
+
+/* ---- the stand-in: rank 0 of three */
+
+static struct plan {
+    const char *call;
+    int skip, code;
+} plans[2];
+static struct {
+    int from, bytes;
+    char data[8];
+} mail[8];
+static int mails, failed, isends, finalized, groups, stuck;
+static int dead = -1;
+
+static int called(const char *call)
+{
+    for (size_t i = 0; i < 2; i++) {
+        if (plans[i].call == NULL || strcmp(plans[i].call, call) != 0 || plans[i].skip-- != 0)
+            continue;
+        failed++;
+        return plans[i].code;
+    }
+    return MPI_SUCCESS;
+}
+
+static int fake_Init_thread(int *argc, char ***argv, int required, int *given)
+{
+    (void)argc, (void)argv;
+    *given = required;
+    return called("Init_thread");
+}
+
+static int fake_Comm_set_errhandler(MPI_Comm comm, MPI_Errhandler handler)
+{
+    (void)comm, (void)handler;
+    return called("Comm_set_errhandler");
+}
+
+static int fake_Comm_dup(MPI_Comm comm, MPI_Comm *copy)
+{
+    *copy = comm;
+    return called("Comm_dup");
+}
+
+static int fake_Comm_rank(MPI_Comm comm, int *rank)
+{
+    (void)comm;
+    *rank = 0;
+    return called("Comm_rank");
+}
+
+static int fake_Comm_size(MPI_Comm comm, int *size)
+{
+    (void)comm;
+    *size = RANKS;
+    return called("Comm_size");
+}
+
+static int fake_Isend(const void *data, int bytes, MPI_Datatype type, int to, int tag,
+                      MPI_Comm comm, MPI_Request *request)
+{
+    const int code = called("Isend");
+
+    (void)data, (void)bytes, (void)type, (void)to, (void)tag, (void)comm;
+    *request = MPI_REQUEST_NULL;
+    isends += code == MPI_SUCCESS;
+    return code;
+}
+
+static int fake_Test(MPI_Request *request, int *done, MPI_Status *status)
+{
+    (void)request, (void)status;
+    *done = stuck == 0;
+    stuck -= stuck > 0;
+    return called("Test");
+}
+
+static int fake_Improbe(int from, int tag, MPI_Comm comm, int *found, MPI_Message *message,
+                        MPI_Status *status)
+{
+    const int code = called("Improbe");
+
+    (void)from, (void)tag, (void)comm;
+    *message = MPI_MESSAGE_NULL;
+    *found = code == MPI_SUCCESS && mails > 0;
+    if (*found)
+        status->MPI_SOURCE = mail[0].from;
+    return code;
+}
+
+static int fake_Get_count(const MPI_Status *status, MPI_Datatype type, int *count)
+{
+    (void)status, (void)type;
+    *count = mail[0].bytes;
+    return called("Get_count");
+}
+
+static int fake_Mrecv(void *data, int bytes, MPI_Datatype type, MPI_Message *message,
+                      MPI_Status *status)
+{
+    const int code = called("Mrecv");
+
+    (void)type, (void)message, (void)status;
+    if (code == MPI_SUCCESS)
+        memcpy(data, mail[0].data, (size_t)bytes);
+    mails--;
+    memmove(mail, mail + 1, sizeof(mail) - sizeof(mail[0]));
+    return code;
+}
+
+static int fake_Comm_failure_ack(MPI_Comm comm)
+{
+    (void)comm;
+    return called("Comm_failure_ack");
+}
+
+static int fake_group(const char *call, MPI_Group *group)
+{
+    const int code = called(call);
+
+    *group = MPI_GROUP_EMPTY;
+    groups += code == MPI_SUCCESS;
+    return code;
+}
+
+static int fake_Comm_failure_get_acked(MPI_Comm comm, MPI_Group *group)
+{
+    (void)comm;
+    return fake_group("Comm_failure_get_acked", group);
+}
+
+static int fake_Comm_group(MPI_Comm comm, MPI_Group *group)
+{
+    (void)comm;
+    return fake_group("Comm_group", group);
+}
+
+static int fake_Group_size(MPI_Group group, int *size)
+{
+    (void)group;
+    *size = dead >= 0;
+    return called("Group_size");
+}
+
+static int fake_Group_translate_ranks(MPI_Group from, int count, const int *ranks, MPI_Group to,
+                                      int *translated)
+{
+    const int code = called("Group_translate_ranks");
+
+    (void)from, (void)count, (void)ranks, (void)to;
+    *translated = code == MPI_SUCCESS ? dead : 0;
+    return code;
+}
+
+static int fake_Group_free(MPI_Group *group)
+{
+    (void)group;
+    groups--;
+    return called("Group_free");
+}
+
+static int fake_Error_class(int code, int *class)
+{
+    const int result = called("Error_class");
+
+    if (result == MPI_SUCCESS)
+        *class = code;
+    return result;
+}
+
+static int fake_Error_string(int code, char *text, int *bytes)
+{
+    const int result = called("Error_string");
+
+    (void)code;
+    if (result == MPI_SUCCESS)
+        *bytes = sprintf(text, "made to fail");
+    return result;
+}
+
+static int fake_Finalize(void)
+{
+    finalized++;
+    return called("Finalize");
+}
+
+#define MPI_Init_thread fake_Init_thread
+#define MPI_Comm_set_errhandler fake_Comm_set_errhandler
+#define MPI_Comm_dup fake_Comm_dup
+#define MPI_Comm_rank fake_Comm_rank
+#define MPI_Comm_size fake_Comm_size
+#define MPI_Isend fake_Isend
+#define MPI_Test fake_Test
+#define MPI_Improbe fake_Improbe
+#define MPI_Get_count fake_Get_count
+#define MPI_Mrecv fake_Mrecv
+#define MPIX_Comm_failure_ack fake_Comm_failure_ack
+#define MPIX_Comm_failure_get_acked fake_Comm_failure_get_acked
+#define MPI_Comm_group fake_Comm_group
+#define MPI_Group_size fake_Group_size
+#define MPI_Group_translate_ranks fake_Group_translate_ranks
+#define MPI_Group_free fake_Group_free
+#define MPI_Error_class fake_Error_class
+#define MPI_Error_string fake_Error_string
+#define MPI_Finalize fake_Finalize
+#include "engine/cluster/mpi_module.c"
+
+/* ---- tests */
+
+#define MODULE (&mp_mpi_module_1)
+
+static void fails(int number, const char *call, int skip, int code)
+{
+    plans[number] = (struct plan){ call, skip, code };
+    failed = 0;
+}
+
+static struct mp_mpi *start_again(void)
+{
+    char error[64] = "";
+    struct mp_mpi *mpi;
+
+    memset(plans, 0, sizeof(plans));
+    mails = failed = isends = finalized = stuck = 0;
+    dead = -1;
+    mpi = MODULE->open(error, sizeof(error));
+    CHECK(mpi != NULL);
+    CHECK_EQ(groups, 0);
+    return mpi;
+}
+
+static void post(int from, int bytes)
+{
+    mail[mails].from = from;
+    mail[mails].bytes = bytes;
+    memcpy(mail[mails++].data, "abcdefg", 8);
+}
+
+static int found_from;
+static void *found_data;
+static size_t found_bytes;
+
+static enum mp_mpi_result poll(struct mp_mpi *mpi)
+{
+    return MODULE->poll(mpi, 8, &found_from, &found_data, &found_bytes);
+}
+
+static enum mp_mpi_result send_to(struct mp_mpi *mpi, int to)
+{
+    return MODULE->send(mpi, to, "hello", 6);
+}
+
+static void check_lost_once(struct mp_mpi *mpi, int rank)
+{
+    const int before = isends;
+
+    CHECK_EQ(poll(mpi), MP_MPI_LOST);
+    CHECK_EQ(found_from, rank);
+    CHECK_EQ(poll(mpi), MP_MPI_NONE);
+    CHECK_EQ(send_to(mpi, rank), MP_MPI_LOST);
+    CHECK_EQ(isends, before);
+}
+
+static void nothing_fails(void)
+{
+    struct mp_mpi *mpi = start_again();
+
+    CHECK_EQ(MODULE->rank(mpi), 0);
+    CHECK_EQ(MODULE->ranks(mpi), RANKS);
+    CHECK_EQ(MODULE->survives(mpi), 1);
+    CHECK_EQ(send_to(mpi, 1), MP_MPI_SENT);
+    CHECK_EQ(poll(mpi), MP_MPI_NONE);
+    post(2, 8);
+    CHECK_EQ(poll(mpi), MP_MPI_MESSAGE);
+    CHECK(found_from == 2 && found_bytes == 8 && memcmp(found_data, "abcdefg", 8) == 0);
+    MODULE->close(mpi);
+    CHECK_EQ(finalized, 1);
+}
+
+static void a_start_fails(void)
+{
+    static const struct plan calls[] = {
+        { "Init_thread", 0, MPI_ERR_OTHER },         { "Comm_set_errhandler", 0, MPI_ERR_OTHER },
+        { "Comm_set_errhandler", 1, MPI_ERR_OTHER }, { "Comm_dup", 0, MPI_ERR_OTHER },
+        { "Comm_rank", 0, MPI_ERR_OTHER },           { "Comm_size", 0, MPI_ERR_OTHER },
+    };
+    char error[64];
+
+    for (size_t i = 0; i < sizeof(calls) / sizeof(calls[0]); i++) {
+        fails(0, calls[i].call, calls[i].skip, calls[i].code);
+        CHECK(MODULE->open(error, sizeof(error)) == NULL);
+        CHECK_EQ(failed, 1);
+        CHECK_STR(error, "MPI cannot start: made to fail");
+    }
+    fails(0, "Comm_dup", 0, MPI_ERR_OTHER);
+    fails(1, "Error_string", 0, MPI_ERR_OTHER);
+    CHECK(MODULE->open(error, sizeof(error)) == NULL);
+    CHECK_EQ(failed, 2);
+    CHECK_STR(error, "MPI cannot start: ");
+}
+
+static void a_send_fails(void)
+{
+    struct mp_mpi *mpi = start_again();
+
+    fails(0, "Isend", 0, MPI_ERR_OTHER);
+    CHECK_EQ(send_to(mpi, 1), MP_MPI_FAILED);
+    CHECK_STR(MODULE->text(mpi), "MPI_Isend: made to fail");
+    CHECK_EQ(send_to(mpi, 1), MP_MPI_SENT);
+    fails(0, "Isend", 0, DEATH);
+    fails(1, "Error_class", 0, MPI_ERR_OTHER); /* then it is any error */
+    CHECK_EQ(send_to(mpi, 1), MP_MPI_FAILED);
+    fails(0, "Isend", 0, DEATH);
+    CHECK_EQ(send_to(mpi, 1), MP_MPI_LOST);
+    check_lost_once(mpi, 1);
+    MODULE->close(mpi);
+}
+
+static void a_send_fails_later(void)
+{
+    static const int codes[] = { MPI_ERR_OTHER, DEATH };
+
+    for (size_t i = 0; i < 2; i++) {
+        struct mp_mpi *mpi = start_again();
+
+        CHECK_EQ(send_to(mpi, 2), MP_MPI_SENT);
+        fails(0, "Test", 0, codes[i]);
+        check_lost_once(mpi, 2);
+        CHECK_EQ(send_to(mpi, 1), MP_MPI_SENT);
+        stuck = 5; /* what is under way to a live rank is waited for */
+        MODULE->close(mpi);
+        CHECK_EQ(stuck, 0);
+        CHECK_EQ(finalized, 0);
+    }
+}
+
+static void a_receive_fails(void)
+{
+    static const char *const calls[] = { "Improbe", "Get_count", "Mrecv" };
+
+    for (size_t i = 0; i < 3; i++) {
+        struct mp_mpi *mpi = start_again();
+        char text[64];
+
+        post(1, 4);
+        fails(0, calls[i], 0, MPI_ERR_OTHER);
+        CHECK_EQ(poll(mpi), MP_MPI_FAILED);
+        CHECK_EQ(failed, 1);
+        snprintf(text, sizeof(text), "MPI_%s: made to fail", calls[i]);
+        CHECK_STR(MODULE->text(mpi), text);
+        MODULE->close(mpi);
+    }
+}
+
+static void a_rank_dies(void)
+{
+    struct mp_mpi *mpi = start_again();
+
+    post(2, 4); /* what it sent before comes first */
+    dead = 2;
+    fails(0, "Improbe", 0, DEATH);
+    CHECK_EQ(poll(mpi), MP_MPI_MESSAGE);
+    CHECK_EQ(found_from, 2);
+    check_lost_once(mpi, 2);
+    MODULE->close(mpi);
+
+    mpi = start_again();
+    dead = 2;
+    fails(0, "Improbe", 0, DEATH);
+    fails(1, "Improbe", 1, DEATH);
+    check_lost_once(mpi, 2);
+    MODULE->close(mpi);
+
+    mpi = start_again();
+    post(2, 4);
+    dead = 2;
+    fails(0, "Mrecv", 0, DEATH);
+    check_lost_once(mpi, 2);
+    MODULE->close(mpi);
+    CHECK_EQ(groups, 0);
+}
+
+/* Then nobody is named, until MPI says it again. */
+static void who_has_died_is_not_said(void)
+{
+    static const char *const calls[] = { "Comm_failure_ack", "Comm_failure_get_acked", "Comm_group",
+                                         "Group_size", "Group_translate_ranks" };
+
+    for (size_t i = 0; i < sizeof(calls) / sizeof(calls[0]); i++) {
+        struct mp_mpi *mpi = start_again();
+
+        dead = 1;
+        fails(0, "Improbe", 0, DEATH);
+        fails(1, calls[i], 0, MPI_ERR_OTHER);
+        CHECK_EQ(poll(mpi), MP_MPI_NONE);
+        CHECK_EQ(failed, 2);
+        CHECK_EQ(groups, 0);
+        fails(0, "Improbe", 0, DEATH);
+        check_lost_once(mpi, 1);
+        MODULE->close(mpi);
+    }
+}
+
+static void an_end_fails(void)
+{
+    struct mp_mpi *mpi = start_again();
+
+    fails(0, "Finalize", 0, MPI_ERR_OTHER);
+    MODULE->close(mpi);
+    CHECK_EQ(failed, 1);
+}
+
+static void too_much(void)
+{
+    struct mp_mpi *mpi = start_again();
+
+    stuck = 1 << 20;
+    for (int i = 0; i < SENDS_MAX; i++)
+        CHECK_EQ(send_to(mpi, 1), MP_MPI_SENT);
+    CHECK_EQ(send_to(mpi, 1), MP_MPI_FULL);
+    CHECK_EQ(send_to(mpi, 2), MP_MPI_SENT);
+    stuck = 0;
+    post(2, 9); /* more than poll() allows */
+    check_lost_once(mpi, 2);
+    MODULE->close(mpi);
+}
+
+static void memory_is_short(void)
+{
+    struct mp_mpi *mpi = start_again();
+    char error[64];
+
+    for (uint64_t n = 0; n < 3; n++) {
+        struct mp_mpi *none;
+
+        fault_nth(FAULT_ALLOCATIONS, n);
+        none = MODULE->open(error, sizeof(error));
+        CHECK_EQ(fault_end(), 1);
+        CHECK(none == NULL);
+        CHECK_STR(error, "no memory");
+    }
+    fault_nth(FAULT_ALLOCATIONS, 0);
+    CHECK_EQ(send_to(mpi, 1), MP_MPI_FAILED);
+    CHECK_EQ(fault_end(), 1);
+    CHECK_STR(MODULE->text(mpi), "no memory for a message of 6 bytes");
+    post(1, 4);
+    fault_nth(FAULT_ALLOCATIONS, 0);
+    CHECK_EQ(poll(mpi), MP_MPI_FAILED);
+    CHECK_EQ(fault_end(), 1);
+    CHECK_STR(MODULE->text(mpi), "no memory for a message of 4 bytes");
+    MODULE->close(mpi);
+}
+
+int main(void)
+{
+    RUN(nothing_fails);
+    RUN(a_start_fails);
+    RUN(a_send_fails);
+    RUN(a_send_fails_later);
+    RUN(a_receive_fails);
+    RUN(a_rank_dies);
+    RUN(who_has_died_is_not_said);
+    RUN(an_end_fails);
+    RUN(too_much);
+    RUN(memory_is_short);
+    return 0;
+}
