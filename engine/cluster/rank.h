@@ -84,8 +84,11 @@ const struct mp_message_result *mp_rank_results(const struct mp_rank *rank, uint
 /* Is this the lowest rank that is there, which is to report those of all? */
 bool mp_rank_reports(const struct mp_rank *rank);
 
-/* A number that differs for different models: of their configuration, the sizes and places of all
- * experts, and samples of all weights. */
+/*
+ * A number of all that decides a model's logits: its configuration, all bytes of what every token
+ * needs, sizes and types of all experts and, of up to 4,096 of them, 64 bytes of each matrix. It
+ * has nothing of what only ends or limits a text (context, ids of its end, sampling).
+ */
 enum mp_status mp_model_hash(const struct mp_engine_config *config, uint64_t *hash_p) MP_MUST_CHECK;
 
 #endif

@@ -54,6 +54,7 @@ void mp_weights_destroy(struct mp_weights *weights)
     if (weights == NULL)
         return;
     free(weights->block);
+    free(weights->parts);
     free(weights->tables);
     free(weights);
 }

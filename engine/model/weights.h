@@ -134,6 +134,11 @@ static inline bool mp_expert_types_equal(const struct mp_expert_types *types)
            types->piece[MP_PIECE_DOWN] == types->piece[MP_PIECE_GATE];
 }
 
+/* Bytes of one tensor in the block, as they are in the file. */
+struct mp_weights_part {
+    uint64_t offset_bytes, bytes;
+};
+
 struct mp_weights {
     struct mp_view embed; // (V, H)
     struct mp_norm final_norm;
@@ -153,6 +158,8 @@ struct mp_weights {
     size_t extra_tensors;   /* unused tensors other than padding; the name of one */
     const char *extra_name; /* NULL or owned by the checkpoint */
     void *block;
+    struct mp_weights_part *parts; // (part_count): the rest of the block is what was read with them
+    size_t part_count;
     void *tables; /* of layers, units and unit_types */
 };
 

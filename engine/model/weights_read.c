@@ -211,6 +211,20 @@ static enum mp_status set_addresses(const struct mp_weights_plan *plan)
     return status;
 }
 
+static enum mp_status list_parts(const struct mp_weights_plan *plan)
+{
+    struct mp_weights *weights = plan->weights;
+
+    weights->parts = calloc(plan->item_count, sizeof(*weights->parts));
+    if (weights->parts == NULL)
+        return mp_fail_no_memory("the list of weights", plan->item_count * sizeof(*weights->parts));
+    weights->part_count = plan->item_count;
+    for (size_t i = 0; i < plan->item_count; i++)
+        weights->parts[i] = (struct mp_weights_part){ plan->items[i].block_offset,
+                                                      plan->items[i].tensor->st.bytes };
+    return MP_OK;
+}
+
 enum mp_status mp_weights_read(struct mp_weights_plan *plan, const struct mp_weights_io *io,
                                const struct mp_progress *progress)
 {
@@ -225,7 +239,9 @@ enum mp_status mp_weights_read(struct mp_weights_plan *plan, const struct mp_wei
     }
     if (huge)
         madvise(plan->weights->block, plan->block_bytes, MADV_HUGEPAGE); /* Only a hint. */
-    status = read_runs(&load, io != NULL ? io : &default_io);
+    status = list_parts(plan);
+    if (status == MP_OK)
+        status = read_runs(&load, io != NULL ? io : &default_io);
     if (status == MP_OK)
         status = set_addresses(plan);
     free(load.waiting);
