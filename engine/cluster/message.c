@@ -44,7 +44,7 @@ uint64_t mp_message_reply_bytes(const struct mp_message_limits *limits, uint32_t
 static uint64_t stats_bytes(const struct mp_message_limits *limits)
 {
     return sizeof(struct mp_message_head) + sizeof(struct mp_message_stats) +
-           2 * ids(limits) * sizeof(double);
+           2 * (ids(limits) + limits->ranks) * sizeof(double);
 }
 
 static uint64_t place_bytes(const struct mp_message_limits *limits)
@@ -201,15 +201,17 @@ static enum mp_status parse_stats(const struct mp_message_limits *limits, const 
     const struct mp_message_stats *stats = (const void *)body;
     const enum mp_status status = check_bytes(message->head, stats_bytes(limits));
     const double times[] = { status == MP_OK ? stats->seconds : 0,
-                             status == MP_OK ? stats->load_s : 0,
-                             status == MP_OK ? stats->call_s : 0 };
+                             status == MP_OK ? stats->load_s : 0 };
 
     if (status != MP_OK)
         return status;
     message->stats = stats;
     message->tokens = (const void *)(stats + 1);
     message->calls = message->tokens + ids(limits);
-    if (!are_counts(times, MP_ARRAY_LEN(times)) || !are_counts(message->tokens, 2 * ids(limits)))
+    message->call_s = message->calls + ids(limits);
+    message->row_s = message->call_s + limits->ranks;
+    if (!are_counts(times, MP_ARRAY_LEN(times)) ||
+        !are_counts(message->tokens, 2 * (ids(limits) + limits->ranks)))
         return bad(message->head, "a count that is no number >= 0", 1, 0);
     return MP_OK;
 }

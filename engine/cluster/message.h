@@ -71,9 +71,10 @@ struct mp_message_result {
     uint32_t tokens, failed;
 };
 
-/* What a rank used; then, (layers, experts) each, tokens and calls. */
+/* What a rank used; then, (layers, experts) each, tokens and calls, and, (ranks) each, what it
+ * measured of calls to others: how long one takes, and more for each row; 0: unknown. */
 struct mp_message_stats {
-    double seconds, load_s, call_s;
+    double seconds, load_s;
     uint64_t local_tokens, all_tokens, sent_bytes, calls, reads, redone;
 };
 
@@ -86,6 +87,7 @@ struct mp_message {
     const struct mp_hello *hello;
     const struct mp_message_stats *stats;
     const double *tokens, *calls;            // (layers, experts): STATS, finite, >= 0
+    const double *call_s, *row_s;            // (ranks): STATS, finite, >= 0
     const uint16_t *device;                  // (ranks, layers, experts): PLACE, 0 or 1
     const struct mp_message_result *results; // (head->id)
 };

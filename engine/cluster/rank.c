@@ -31,6 +31,8 @@ static void lose(struct mp_rank *rank, uint32_t peer, const char *why)
     if (rank->peer[peer].state == MP_PEER_LOST)
         return;
     rank->peer[peer].state = MP_PEER_LOST;
+    if (rank->leaving && rank->peer[peer].done)
+        return; /* it has left, as this one is about to */
     rank->report.lost++;
     mp_log_warn("cluster", "rank %u is lost: %s; its experts are computed elsewhere", peer, why);
 }
@@ -254,13 +256,15 @@ static enum mp_status allocate(struct mp_rank *rank)
     rank->sum_tokens = calloc(rank->ranks * ids, sizeof(double));
     rank->sum_calls = calloc(rank->ranks * ids, sizeof(double));
     rank->rank_seconds = calloc(rank->ranks, sizeof(double));
+    rank->call_s = calloc(rank->ranks, rank->ranks * sizeof(double));
+    rank->row_s = calloc(rank->ranks, rank->ranks * sizeof(double));
     rank->slots = calloc(rank->ranks, sizeof(uint32_t));
     rank->keeps = calloc(ids, 1);
     if (rank->peer == NULL || rank->where == NULL || rank->place == NULL || rank->served == NULL ||
         rank->out == NULL || rank->list == NULL || rank->list_tokens == NULL ||
         rank->list_ranks == NULL || rank->tokens == NULL || rank->calls == NULL ||
         rank->sum_tokens == NULL || rank->sum_calls == NULL || rank->rank_seconds == NULL ||
-        rank->slots == NULL || rank->keeps == NULL)
+        rank->call_s == NULL || rank->row_s == NULL || rank->slots == NULL || rank->keeps == NULL)
         return mp_fail_no_memory("a rank", rank->message_bytes_max + rows * l->hidden * 4 +
                                                2 * rank->ranks * ids * sizeof(double));
     return allocate_peers(rank);
@@ -325,6 +329,8 @@ void mp_rank_destroy(struct mp_rank *rank)
     free(rank->sum_tokens);
     free(rank->sum_calls);
     free(rank->rank_seconds);
+    free(rank->call_s);
+    free(rank->row_s);
     free(rank->slots);
     free(rank->keeps);
     free(rank->all.list);

@@ -42,18 +42,26 @@ static double load_s(const struct mp_rank *rank)
     return known_or((double)mp_pager_load_ns(mp_engine_pager(rank->engine)) / 1e9, UNKNOWN_LOAD_S);
 }
 
-static double call_s(const struct mp_rank *rank)
+/* The mean of what ranks have measured stands for pairs that nobody has. */
+static double mean_call_s(const struct mp_rank *rank)
 {
     double sum = 0;
     uint32_t count = 0;
 
-    for (uint32_t p = 0; p < rank->ranks; p++) {
-        if (rank->peer[p].fixed_ns > 0) {
-            sum += rank->peer[p].fixed_ns / 1e9;
-            count++;
-        }
+    for (uint32_t pair = 0; pair < rank->ranks * rank->ranks; pair++) {
+        sum += rank->call_s[pair];
+        count += rank->call_s[pair] > 0;
     }
     return count > 0 ? sum / count : UNKNOWN_CALL_S;
+}
+
+/* What this rank has measured of calls to others, waiting there included. */
+static void put_measured(const struct mp_rank *rank, double *call_s, double *row_s)
+{
+    for (uint32_t p = 0; p < rank->ranks; p++) {
+        call_s[p] = rank->peer[p].fixed_ns / 1e9;
+        row_s[p] = rank->peer[p].row_ns / 1e9;
+    }
 }
 
 /* Arrays of the facts that are made for one decision. */
@@ -65,6 +73,7 @@ struct numbers {
 
 static void fill_facts(struct mp_rank *rank, struct numbers *n)
 {
+    const double mean_s = mean_call_s(rank);
     double seconds = 0;
 
     for (uint32_t p = 0; p < rank->ranks; p++) {
@@ -76,8 +85,10 @@ static void fill_facts(struct mp_rank *rank, struct numbers *n)
         n->page_s[p] = peer->about.reads ? n->copy_s[p] : -1;
         seconds = rank->rank_seconds[p] > seconds ? rank->rank_seconds[p] : seconds;
         for (uint32_t q = 0; q < rank->ranks; q++) {
-            n->call_s[p * rank->ranks + q] = known_or(peer->fixed_ns / 1e9, UNKNOWN_CALL_S);
-            n->token_s[p * rank->ranks + q] = peer->row_ns / 1e9;
+            const uint32_t pair = p * rank->ranks + q;
+
+            n->call_s[pair] = known_or(rank->call_s[pair], mean_s);
+            n->token_s[pair] = rank->row_s[pair];
         }
     }
     rank->facts = (struct mp_place_facts){
@@ -151,8 +162,9 @@ void mp_rank_take_stats(struct mp_rank *rank, uint32_t from, const struct mp_mes
 
     add_stats(rank, from, message->stats->seconds, message->tokens, message->calls);
     peer->load_s = message->stats->load_s;
-    if (peer->fixed_ns == 0)
-        peer->fixed_ns = message->stats->call_s * 1e9;
+    memcpy(rank->call_s + (size_t)from * rank->ranks, message->call_s,
+           rank->ranks * sizeof(double));
+    memcpy(rank->row_s + (size_t)from * rank->ranks, message->row_s, rank->ranks * sizeof(double));
 }
 
 static void send_stats(struct mp_rank *rank, uint32_t to)
@@ -161,20 +173,21 @@ static void send_stats(struct mp_rank *rank, uint32_t to)
     struct mp_message_head *head = rank->out;
     struct mp_message_stats *stats = (void *)(head + 1);
     double *tokens = (void *)(stats + 1), *calls = tokens + rank->ids;
-    const uint64_t bytes = sizeof(*head) + sizeof(*stats) + 2 * rank->ids * sizeof(double);
+    const size_t row = (size_t)rank->self * rank->ranks;
+    const uint64_t bytes =
+        sizeof(*head) + sizeof(*stats) + 2 * (rank->ids + rank->ranks) * sizeof(double);
 
     rank->stats_ns = mp_rank_now_ns(rank);
     rank->peer[rank->self].load_s = load_s(rank);
-    rank->peer[rank->self].fixed_ns = call_s(rank) * 1e9;
+    put_measured(rank, rank->call_s + row, rank->row_s + row);
     if (to == rank->self) {
         add_stats(rank, to, seconds, rank->tokens, rank->calls);
     } else {
         mp_rank_head(rank, head, MP_MESSAGE_STATS, bytes);
-        *stats = (struct mp_message_stats){ .seconds = seconds,
-                                            .load_s = load_s(rank),
-                                            .call_s = call_s(rank) };
+        *stats = (struct mp_message_stats){ .seconds = seconds, .load_s = load_s(rank) };
         memcpy(tokens, rank->tokens, rank->ids * sizeof(double));
         memcpy(calls, rank->calls, rank->ids * sizeof(double));
+        put_measured(rank, calls + rank->ids, calls + rank->ids + rank->ranks);
         (void)mp_rank_send(rank, to, head, bytes);
     }
     memset(rank->tokens, 0, rank->ids * sizeof(double));
@@ -216,10 +229,13 @@ static void decide(struct mp_rank *rank)
     rank->copying = false;
     fill_facts(rank, &numbers);
     if (mp_place(place, &rank->facts, &rank->next) != MP_OK) {
-        mp_log_warn("cluster", "the placement stays: %s", mp_error_last()->text);
+        if (!rank->stays) /* said once: each epoch finds the same until a rank comes back */
+            mp_log_warn("cluster", "the placement stays: %s", mp_error_last()->text);
+        rank->stays = true;
         mp_error_clear();
         return;
     }
+    rank->stays = false;
     if (!rank->config.always_adopts &&
         !mp_place_adopts(place, &rank->facts, &rank->now, &rank->next, horizon_s))
         return;

@@ -67,12 +67,14 @@ struct mp_rank {
     /* Placements. facts: all arrays are in `facts_block`. */
     struct mp_place_facts facts;
     struct mp_placement now, next;
+    bool stays;                     /* no new placement is possible; was said */
     bool placed, copying, proposed; /* the first is in use; the second comes; as the scheduler */
     uint32_t next_epoch;
     uint64_t epoch_ns, stats_ns;    /* of the last decision; when counts began */
     double *tokens, *calls;         // (ids): this rank's, since the last message about them
     double *sum_tokens, *sum_calls; // (ranks, ids): of all, as the scheduler knows them
     double *rank_seconds;           // (ranks): what those cover
+    double *call_s, *row_s;         // (ranks, ranks): calls from one to another; 0: unknown
     uint32_t *slots;                // (ranks)
     uint8_t *keeps;                 // (ids): 1: the pager shall not evict it
 

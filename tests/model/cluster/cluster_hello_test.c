@@ -3,9 +3,10 @@
  * changes with all that decides logits, and with nothing else.
  */
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
-#include "engine/cluster/rank.h"
+#include "engine/cluster/rank_int.h"
 #include "tests/model/cluster/loopback.h"
 #include "tests/model/harness.h"
 #include "tests/support/test.h"
@@ -177,6 +178,39 @@ static void who_may_join(void)
     joins(&message, "E_CLUSTER_SHAPE");
 }
 
+/* What rank 1 has measured of calls to rank 2 is a fact of that pair only. */
+static void what_others_measured(void)
+{
+    struct loopback *net = loopback_create(3);
+    const struct mp_rank_config config = { .transport = loopback_rank(net, 0),
+                                           .engine = &h.config,
+                                           .place = mp_place_find("prism") };
+    const uint32_t ids = h.config.model->moe_layers * h.config.model->experts;
+    const uint64_t bytes = sizeof(struct mp_message_head) + sizeof(struct mp_message_stats) +
+                           2 * (ids + 3) * sizeof(double);
+    struct mp_message_head *head = calloc(1, bytes);
+    double *measured = (double *)(void *)((char *)head + bytes) - 6;
+    struct mp_rank *rank = NULL;
+
+    CHECK(head != NULL);
+    *head = (struct mp_message_head){ .magic = MP_MESSAGE_MAGIC,
+                                      .kind = MP_MESSAGE_STATS,
+                                      .bytes = (uint32_t)bytes };
+    measured[2] = 0.25;
+    measured[3 + 2] = 0.125;
+    CHECK_EQ(mp_rank_create(&config, &rank), MP_OK);
+    loopback_inject(net, 1, 0, head, bytes);
+    CHECK_EQ(mp_rank_idle(rank, 0), MP_OK);
+    for (uint32_t pair = 0; pair < 9; pair++) {
+        CHECK(rank->call_s[pair] == (pair == 5 ? 0.25 : 0));
+        CHECK(rank->row_s[pair] == (pair == 5 ? 0.125 : 0));
+    }
+    CHECK(rank->peer[1].fixed_ns == 0); /* this rank has not called it */
+    mp_rank_destroy(rank);
+    loopback_destroy(net);
+    free(head);
+}
+
 int main(void)
 {
     struct harness_options options = harness_defaults("models/tiny-moe");
@@ -186,6 +220,7 @@ int main(void)
     RUN(bytes_in_ram);
     RUN(experts);
     RUN(who_may_join);
+    RUN(what_others_measured);
     harness_close(&h);
     return 0;
 }

@@ -17,6 +17,7 @@ static const struct mp_message_limits limits = {
 };
 
 #define IDS (4 * 8)
+#define STATS_BYTES (sizeof(struct mp_message_stats) + 2 * (IDS + 3) * sizeof(double))
 
 /* A message in memory of just its size, so that a sanitizer sees what is read behind it. */
 struct made {
@@ -103,7 +104,7 @@ static void right_ones(void)
         is_refused(make(kind, 3), mp_message_kind_name(kind));
     }
     is_taken(make(MP_MESSAGE_HELLO, sizeof(struct mp_hello)));
-    is_taken(make(MP_MESSAGE_STATS, sizeof(struct mp_message_stats) + 2 * IDS * sizeof(double)));
+    is_taken(make(MP_MESSAGE_STATS, STATS_BYTES));
     is_taken(make(MP_MESSAGE_PLACE, 3 * IDS * sizeof(uint16_t)));
     made = make(MP_MESSAGE_RESULT, 2 * sizeof(struct mp_message_result));
     made.head->id = 2;
@@ -183,10 +184,10 @@ static void wrong_others(void)
     memset(made.head + 1, 'x', 32);
     is_refused(made, "a name");
     for (size_t i = 0; i < MP_ARRAY_LEN(wrong); i++) {
-        made = make(MP_MESSAGE_STATS, sizeof(struct mp_message_stats) + 2 * IDS * sizeof(double));
+        made = make(MP_MESSAGE_STATS, STATS_BYTES);
         ((struct mp_message_stats *)(made.head + 1))->load_s = wrong[i];
         is_refused(made, "no number");
-        made = make(MP_MESSAGE_STATS, sizeof(struct mp_message_stats) + 2 * IDS * sizeof(double));
+        made = make(MP_MESSAGE_STATS, STATS_BYTES);
         ((double *)((char *)made.head + made.bytes))[-1] = wrong[i];
         is_refused(made, "no number");
     }
