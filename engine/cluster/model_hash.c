@@ -5,7 +5,6 @@
 #include <string.h>
 
 #include "engine/cluster/rank.h"
-#include "engine/model/arch/arch.h"
 
 /* Experts of which samples are taken, and bytes of each of their pieces. */
 #define SAMPLES 4096u
@@ -68,7 +67,6 @@ static void hash_experts_of(uint64_t *hash, const struct mp_model_config *m)
 
 static void hash_config(uint64_t *hash, const struct mp_model_config *m)
 {
-    hash_bytes(hash, m->arch->model_type, strlen(m->arch->model_type));
     HASH(m->vocab), HASH(m->hidden), HASH(m->layers), HASH(m->norm_eps), HASH(m->embed_scale);
     HASH(m->residual_scale), HASH(m->logit_scale), HASH(m->head_bias), HASH(m->norm_bias);
     HASH(m->tied);
@@ -78,11 +76,13 @@ static void hash_config(uint64_t *hash, const struct mp_model_config *m)
 }
 
 /* All weights but experts. */
-static void hash_resident(uint64_t *hash, const struct mp_weights *weights)
+static void hash_resident(uint64_t *hash, const struct mp_weights *weights, uint64_t hidden)
 {
     for (size_t i = 0; i < weights->part_count; i++)
         hash_bytes(hash, (const char *)weights->block + weights->parts[i].offset_bytes,
                    weights->parts[i].bytes);
+    /* Some families add 1 to norms when they are read. */
+    hash_bytes(hash, weights->final_norm.w, hidden * sizeof(float));
 }
 
 /* Of each piece of an expert: some bytes at a place that differs from expert to expert. */
@@ -135,7 +135,7 @@ enum mp_status mp_model_hash(const struct mp_engine_config *config, uint64_t *ha
     enum mp_status status;
 
     hash_config(&hash, config->model);
-    hash_resident(&hash, config->weights);
+    hash_resident(&hash, config->weights, config->model->hidden);
     status = hash_experts(&hash, config);
     *hash_p = hash;
     return status;

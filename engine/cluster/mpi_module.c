@@ -23,7 +23,7 @@
 
 #define TAG 77
 #define SENDS_MAX 256 /* under way to one rank */
-#define CLOSE_S 2
+#define CLOSE_NAPS 2000 /* of 1 ms */
 
 struct sent {
     struct sent *next;
@@ -142,22 +142,24 @@ static int is_sending(const struct mp_mpi *mpi)
 
 /*
  * With all ranks alive MPI_Finalize() waits for each of them. After a death it may wait for the
- * dead one for ever (Open MPI 5.0), so the process ends without; what was sent gets CLOSE_S to
- * leave, and memory of which MPI may still read stays.
+ * dead one for ever (Open MPI 5.0), so the process ends without; what was sent gets
+ * CLOSE_NAPS to leave, and memory of which MPI may still read stays.
  */
 static void module_close(struct mp_mpi *mpi)
 {
-    const time_t start = time(NULL);
-    int any_lost = 0;
+    const struct timespec nap = { .tv_nsec = 1000000 };
+    int any_lost = 0, naps = 0;
 
     if (mpi == NULL)
         return;
-    do {
+    for (;;) {
         sweep_sends(mpi);
-        any_lost = 0;
         for (int r = 0; r < mpi->ranks; r++)
             any_lost |= mpi->lost[r] != 0;
-    } while (is_sending(mpi) && (!any_lost || time(NULL) - start <= CLOSE_S));
+        if (!is_sending(mpi) || (any_lost && naps++ >= CLOSE_NAPS))
+            break;
+        nanosleep(&nap, NULL);
+    }
     if (!any_lost || !mpi->survives)
         MPI_Finalize();
     free(mpi->under_way);
