@@ -22,7 +22,7 @@
 #endif
 
 #define TAG 77
-#define SENDS_MAX 256 /* under way to one rank */
+#define SENDS_MAX 256   /* under way to one rank */
 #define CLOSE_NAPS 2000 /* of 1 ms */
 
 struct sent {
