@@ -94,11 +94,11 @@ static enum mp_status add_role(struct mp_convert *job, enum mp_role role, uint32
                          &(struct mp_name_numbers){ .layer = layer });
     new.file = tensor->file;
     new.source_bytes = tensor->st.offset_bytes;
-    new.shape[0] = mp_dim_size(&job->model, info->rows);
+    new.shape[0] = mp_dim_size(&job->model, info->rows, layer);
     if (matrix)
-        new.shape[1] = mp_dim_size(&job->model, info->cols);
+        new.shape[1] = mp_dim_size(&job->model, info->cols, layer);
     else if (role == MP_ROLE_SHARED_SWITCH)
-        new.shape[0] = mp_dim_size(&job->model, info->cols);
+        new.shape[0] = mp_dim_size(&job->model, info->cols, layer);
     if (!mp_wtype_of(tensor->st.dtype, &new.from))
         return fail_type(tensor->st.name, mp_dtype_name(tensor->st.dtype));
     if (matrix && (role == MP_ROLE_Q || role == MP_ROLE_K) && job->target->rotary_neighbours &&

@@ -29,12 +29,13 @@ struct mp_forward_progress {
 };
 
 /* One product of a list that may be computed together: out(tokens, rows) := w in + bias. With
- * `add`, in a list of one, out := out + (w in + bias). */
+ * `add`, in a list of one, out := out + (w in + bias), or the norm of what is added. */
 struct mp_projection {
     const struct mp_view *w;
     const float *bias; // (rows) or NULL
     enum mp_array in, out;
     bool add;
+    const struct mp_norm *norm; /* with `add` and H rows; or NULL */
 };
 
 struct mp_compute_ops {
@@ -61,14 +62,14 @@ struct mp_compute_ops {
     void (*delta)(struct mp_compute *c, uint32_t layer);
     /* Optional: att := the gated short convolution of xe. */
     void (*short_conv)(struct mp_compute *c, uint32_t layer);
-    /* Per-head norm, if the model has it, and rotary embedding of q and k; k and v are written to
-     * the layer's cache. */
+    /* Per-head norms, if the model has them, and rotary embedding of q and k; k and v, which is k
+     * as it came where the layer has no product for it, are written to the layer's cache. */
     void (*store)(struct mp_compute *c, uint32_t layer);
     /* att := attention of q over the layer's cache */
     void (*attend)(struct mp_compute *c, uint32_t layer);
     /* Optional: undo the last store(), if its rows could be read before the layer stores again. */
     void (*forget)(struct mp_compute *c, uint32_t layer);
-    /* x += down(silu(gate in) * up in) */
+    /* x += down(activation(gate in, up in)) */
     void (*ffn)(struct mp_compute *c, const struct mp_ffn *ffn, enum mp_array in, enum mp_array x);
     /* xe := norm of the rows of x whose logits are wanted */
     void (*pick)(struct mp_compute *c, const struct mp_norm *norm, uint32_t wanted);
@@ -88,17 +89,18 @@ struct mp_compute_ops {
     enum mp_status (*read_scores)(struct mp_compute *c, float *scores);
     /* Optional: weights(T, R) := the weights of these experts, for models whose weights are not the
      * scores used for the choice; of the last router() that was not a prediction. */
-    void (*weigh)(struct mp_compute *c, const uint32_t *experts, float *weights);
+    void (*weigh)(struct mp_compute *c, uint32_t layer, const uint32_t *experts, float *weights);
     /* sum := the shared expert's output; for models that have one */
     void (*shared)(struct mp_compute *c, uint32_t layer);
     /* Optional: as in struct mp_step_ops (policy/pager/step.h). */
     enum mp_status (*ended)(struct mp_compute *c, bool wait, uint32_t *needs, uint32_t *count_p);
     bool (*any_ended)(struct mp_compute *c);
     /* x += the sum of the experts' results in rank order, weighted by weights(T, R), plus the
-     * shared expert's; all experts of the layer have ended. */
-    void (*combine)(struct mp_compute *c, const float *weights);
+     * shared expert's, through the norms and the scale that the model has behind them; all experts
+     * of the layer have ended. */
+    void (*combine)(struct mp_compute *c, uint32_t layer, const float *weights);
     /* partial := x + that sum, restricted to the results marked in state.done */
-    void (*combine_done)(struct mp_compute *c, const float *weights);
+    void (*combine_done)(struct mp_compute *c, uint32_t layer, const float *weights);
 
     /* ---- between the compute and the host */
 

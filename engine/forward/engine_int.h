@@ -84,8 +84,10 @@ uint64_t mp_engine_link_busy(void *ctx);
 /* S: kernels multiply 8 tokens, and as many heads, at once. */
 static inline uint32_t mp_engine_heads_once(const struct mp_model_config *model)
 {
-    const uint32_t sharing = model->heads / model->kv_heads;
+    uint32_t sharing = model->heads / model->kv_heads;
 
+    if (model->wide_kv_heads > 0 && model->heads / model->wide_kv_heads > sharing)
+        sharing = model->heads / model->wide_kv_heads;
     return sharing < 8 ? sharing : 8;
 }
 

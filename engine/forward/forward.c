@@ -12,8 +12,9 @@ static void recurrent(struct mp_compute *c, uint32_t layer, enum mp_array x)
 {
     const struct mp_layer_weights *w = &c->weights->layers[layer];
     const bool conv = c->engine->config.model->short_conv > 0;
-    const struct mp_projection out = { conv ? &w->conv.out : &w->delta.out, NULL, MP_ARRAY_ATT, x,
-                                       true }; // (T, H)
+    const struct mp_projection out = {
+        conv ? &w->conv.out : &w->delta.out, NULL, MP_ARRAY_ATT, x, true, NULL
+    }; // (T, H)
 
     c->ops->norm(c, MP_ARRAY_XE, x, &w->attn_norm);
     if (conv)
@@ -29,13 +30,18 @@ void mp_engine_attention(struct mp_compute *c, uint32_t layer, enum mp_array x)
     const uint32_t tokens = c->engine->tokens;
     const bool gated = c->engine->config.model->q_gate;
     const struct mp_projection qkv[] = {
-        { &w->q, w->q_bias, MP_ARRAY_XE, gated ? MP_ARRAY_LATENT : MP_ARRAY_Q, false }, // (T, Q)
-        { &w->k, w->k_bias, MP_ARRAY_XE, MP_ARRAY_K, false },                           // (T, K)
-        { &w->v, w->v_bias, MP_ARRAY_XE, MP_ARRAY_V, false },                           // (T, K)
+        { .w = &w->q,
+          .bias = w->q_bias,
+          .in = MP_ARRAY_XE,
+          .out = gated ? MP_ARRAY_LATENT : MP_ARRAY_Q },                         // (T, Q)
+        { .w = &w->k, .bias = w->k_bias, .in = MP_ARRAY_XE, .out = MP_ARRAY_K }, // (T, K)
+        { .w = &w->v, .bias = w->v_bias, .in = MP_ARRAY_XE, .out = MP_ARRAY_V }, // (T, K)
     };
     const bool latent = c->engine->config.model->kv_rank > 0;
-    const struct mp_projection out = { &w->o, w->o_bias, latent ? MP_ARRAY_Q : MP_ARRAY_ATT, x,
-                                       true }; // (T, H)
+    const struct mp_projection out = {
+        &w->o, w->o_bias, latent ? MP_ARRAY_Q : MP_ARRAY_ATT,
+        x,     true,      w->attn_after.w != NULL ? &w->attn_after : NULL
+    }; // (T, H)
 
     if (c->engine->config.model->linear[layer]) {
         recurrent(c, layer, x);
@@ -45,7 +51,7 @@ void mp_engine_attention(struct mp_compute *c, uint32_t layer, enum mp_array x)
     if (latent)
         c->ops->latent(c, layer);
     else
-        c->ops->project(c, qkv, 3, tokens);
+        c->ops->project(c, qkv, w->v.rows > 0 ? 3 : 2, tokens);
     if (gated)
         c->ops->split_gate(c);
     c->ops->store(c, layer);
@@ -70,8 +76,9 @@ void mp_engine_dense(struct mp_compute *c, uint32_t layer, enum mp_array in, enu
 static void head(struct mp_compute *c, uint32_t wanted)
 {
     const struct mp_weights *w = c->weights;
-    const struct mp_projection out = { &w->head, w->head_bias, MP_ARRAY_XE, MP_ARRAY_LOGITS,
-                                       false };
+    const struct mp_projection out = {
+        .w = &w->head, .bias = w->head_bias, .in = MP_ARRAY_XE, .out = MP_ARRAY_LOGITS
+    };
 
     if (wanted == 0)
         return;

@@ -75,11 +75,12 @@ static enum mp_status op_scores(void *ctx, uint32_t moe_layer, float *scores)
     return MP_OK;
 }
 
-static void op_weigh(void *ctx, const uint32_t *experts, float *weights)
+static void op_weigh(void *ctx, uint32_t moe_layer, const uint32_t *experts, float *weights)
 {
-    struct mp_compute *c = ((struct mp_engine *)ctx)->compute;
+    struct mp_engine *engine = ctx;
+    struct mp_compute *c = engine->compute;
 
-    c->ops->weigh(c, experts, weights);
+    c->ops->weigh(c, engine->layer_of[moe_layer], experts, weights);
 }
 
 static enum mp_status op_source_scores(void *ctx, uint32_t moe_layer, uint32_t target_layer,
@@ -178,7 +179,7 @@ static enum mp_status op_combine(void *ctx, uint32_t moe_layer, const uint32_t *
         status = notify_observer(engine, moe_layer, experts, weights);
     if (status != MP_OK)
         return status;
-    c->ops->combine(c, weights);
+    c->ops->combine(c, engine->layer_of[moe_layer], weights);
     mp_engine_note_sum(engine);
     return c->ops->status(c);
 }

@@ -63,6 +63,25 @@ static float frequency_of(const struct mp_model_config *m, size_t i, bool longer
     return plain;
 }
 
+/* Of wide layers: pairs that do not turn have angles of 0. */
+static void fill_wide(struct mp_engine *engine)
+{
+    const struct mp_model_config *m = engine->config.model;
+    const size_t half = m->wide_head_dim / 2;
+
+    for (size_t i = 0; i < half; i++) {
+        const float exponent = (float)(2 * i) / (float)m->wide_head_dim;
+        const float plain = (float)(1.0 / pow(m->wide_theta, exponent));
+        const bool turns = i < m->wide_rotary_dim / 2;
+        const float frequency = turns ? plain / (float)m->wide_factor : 0;
+
+        for (uint32_t p = 0; p < engine->config.ctx; p++) {
+            engine->state.wide_cosine[p * half + i] = cosf((float)p * frequency);
+            engine->state.wide_sine[p * half + i] = sinf((float)p * frequency);
+        }
+    }
+}
+
 void mp_engine_fill_positions(struct mp_engine *engine)
 {
     const struct mp_model_config *m = engine->config.model;
@@ -78,4 +97,5 @@ void mp_engine_fill_positions(struct mp_engine *engine)
             engine->state.sine[p * half + i] = sinf((float)p * frequency) * magnitude;
         }
     }
+    fill_wide(engine);
 }

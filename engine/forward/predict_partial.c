@@ -15,7 +15,7 @@ enum mp_status mp_engine_scores_partial(struct mp_engine *engine, uint32_t moe_l
     struct mp_compute *c = engine->compute;
     const uint32_t end = engine->layer_of[target];
 
-    c->ops->combine_done(c, engine->predict.weights);
+    c->ops->combine_done(c, engine->layer_of[moe_layer], engine->predict.weights);
     for (uint32_t layer = engine->layer_of[moe_layer] + 1; layer <= end; layer++) {
         mp_engine_attention(c, layer, MP_ARRAY_PARTIAL);
         if (c->ops->forget != NULL)

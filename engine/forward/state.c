@@ -42,18 +42,20 @@ static void fill_rows(const struct mp_state_plan *plan, struct row rows[MP_ARRAY
     const struct mp_model_config *m = c->model;
     const uint64_t T = c->tokens_max, H = m->hidden, V = m->vocab, C = c->ctx;
     const uint64_t N = mp_engine_wanted_max(c);
-    const uint64_t D = m->head_dim, Q = m->heads * D, K = m->kv_heads * D, E = m->experts;
+    const uint64_t D = m->head_dim, Dw = m->wide_head_dim, Q = m->heads * max_u64(D, Dw);
+    const uint64_t K = max_u64(m->kv_heads * D, m->wide_kv_heads * Dw), E = m->experts;
     const uint64_t R = m->experts_per_token, W = mp_engine_expert_rows(T, R), X = m->expert_ffn;
     const uint64_t M = max_u64(m->shared_ffn, m->dense_ffn), F = max_u64(K, max_u64(X, M));
     const uint64_t J = mp_pool_threads(c->pool), S = mp_engine_heads_once(m);
     const uint64_t P = mp_state_has_partial(c) ? T : 0, G = mp_model_config_selects(m) ? T : 0;
     const uint64_t lists = plan->list_words, parts = plan->part_words;
-    const uint64_t O = max_u64(Q, mp_dim_size(m, MP_DIM_O_COLS));
-    const uint64_t L = m->kv_rank > 0 || m->q_gate ? m->q_rank + mp_dim_size(m, MP_DIM_Q) : 0;
+    const uint64_t O = max_u64(Q, mp_dim_size(m, MP_DIM_O_COLS, 0));
+    const uint64_t L = m->kv_rank > 0 || m->q_gate ? m->q_rank + mp_dim_size(m, MP_DIM_Q, 0) : 0;
     const bool conv = m->short_conv > 0;
     const uint64_t B = max_u64(Q, conv ? H : mp_delta_values(&m->delta));
-    const uint64_t Y = conv ? mp_dim_size(m, MP_DIM_CONV_IN)
-                            : mp_dim_size(m, MP_DIM_DELTA_IN) + mp_dim_size(m, MP_DIM_DELTA_STEPS);
+    const uint64_t Y =
+        conv ? mp_dim_size(m, MP_DIM_CONV_IN, 0)
+             : mp_dim_size(m, MP_DIM_DELTA_IN, 0) + mp_dim_size(m, MP_DIM_DELTA_STEPS, 0);
     const uint64_t state_count = 2 * mp_recurrent_layers(m) * c->sequences;
     const uint64_t states = state_count * mp_recurrent_floats(m);
     const uint64_t tiles = m->transposed_experts ? J * mp_engine_tile_floats(m) : 0;

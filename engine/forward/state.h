@@ -11,14 +11,14 @@
  * every compute.
  *
  * T tokens_max, H hidden, Q heads * head_dim, O that or what o_proj takes if that is more, K
- * kv_heads * head_dim, D head_dim, V vocab, C ctx, R top_k, E experts, N wanted tokens. On the
- * host: J threads, S heads that share keys and are computed together, F the widest FFN (or K), W
- * rows of experts that are computed together, tiles the floats of TILE, B what attention or a delta
- * network gives, Y what enters a delta network, states its states. On a device: M the widest of
- * shared and dense FFN, X expert_ffn; lists and parts, words of its scratch. P is T if a predictor
- * runs the next layer ahead of time, else 0; G is T if experts' weights are not the scores that
- * they are chosen by, else 0; L is the scratch of queries of latent attention, whose cache has no
- * VALUES. KV: engine/forward/kv.h.
+ * kv_heads * head_dim (of the layers where they are more), D head_dim, Dw wide_head_dim, V vocab, C
+ * ctx, R top_k, E experts, N wanted tokens. On the host: J threads, S heads that share keys and are
+ * computed together, F the widest FFN (or K), W rows of experts that are computed together, tiles
+ * the floats of TILE, B what attention or a delta network gives, Y what enters a delta network,
+ * states its states. On a device: M the widest of shared and dense FFN, X expert_ffn; lists and
+ * parts, words of its scratch. P is T if a predictor runs the next layer ahead of time, else 0; G
+ * is T if experts' weights are not the scores that they are chosen by, else 0; L is the scratch of
+ * queries of latent attention, whose cache has no VALUES. KV: engine/forward/kv.h.
  *
  * Kinds: OWN arrays are private to the compute. CROSS arrays exist on both sides; with a device the
  * host's is pinned. STAGED arrays belong to a device and have a pinned copy of the same shape on
@@ -57,6 +57,8 @@
     A(LIST, list, uint32_t, STAGED, (0), (lists), "work lists")                                    \
     A(COSINE, cosine, float, OWN, (C, D / 2), (C, D / 2), "positions")                             \
     A(SINE, sine, float, OWN, (C, D / 2), (C, D / 2), "positions")                                 \
+    A(WIDE_COSINE, wide_cosine, float, OWN, (C, Dw / 2), (0), "positions")                         \
+    A(WIDE_SINE, wide_sine, float, OWN, (C, Dw / 2), (0), "positions")                             \
     A(K_CACHE, k_cache, float, OWN, (KV), (KV), "the KV cache")                                    \
     A(V_CACHE, v_cache, float, OWN, (VALUES), (KV), "the KV cache")                                \
     A(DELTA, delta, float, OWN, (T, 2, Y), (0), "activations") /* of gated delta networks */       \

@@ -5,6 +5,7 @@
 #include "engine/model/config.h"
 
 #include <inttypes.h>
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -141,7 +142,9 @@ static bool is_mxfp4(const json_t *root)
 static enum mp_status refuse_foreign(const json_t *root, const struct mp_arch *arch)
 {
     const json_t *quantization = json_object_get(root, "quantization_config");
-    const json_t *act = json_object_get(root, "hidden_act");
+    const bool gelu = arch->activation == MP_ACTIVATION_GELU;
+    const char *act_key = gelu ? "hidden_activation" : "hidden_act";
+    const json_t *act = json_object_get(root, act_key);
     const char *act_name = json_string_value(act);
 
     if (mp_config_given(root, "quantization_config") && !(arch->fused_mxfp4 && is_mxfp4(root))) {
@@ -152,10 +155,15 @@ static enum mp_status refuse_foreign(const json_t *root, const struct mp_arch *a
         return mp_config_unsupported("quantization_config", method != NULL ? method : quantization,
                                      need);
     }
+    if (!mp_config_given(root, act_key))
+        return MP_OK;
+    if (gelu)
+        return act_name != NULL && strcmp(act_name, "gelu_pytorch_tanh") == 0
+                   ? MP_OK
+                   : mp_config_unsupported(act_key, act, "'gelu_pytorch_tanh'");
     /* Two names of one function; the library's default is silu. */
-    if (mp_config_given(root, "hidden_act") &&
-        (act_name == NULL || (strcmp(act_name, "silu") != 0 && strcmp(act_name, "swish") != 0)))
-        return mp_config_unsupported("hidden_act", act, "'silu'");
+    if (act_name == NULL || (strcmp(act_name, "silu") != 0 && strcmp(act_name, "swish") != 0))
+        return mp_config_unsupported(act_key, act, "'silu'");
     return MP_OK;
 }
 
@@ -187,6 +195,8 @@ static enum mp_status read_sizes(const json_t *root, struct mp_model_config *con
         status = mp_json_bool_or(root, arch->keys.tied, CONFIG, config->tied, &config->tied);
     config->positions_max = (uint32_t)positions;
     config->norm_eps = (float)eps;
+    if (arch->embed_root)
+        config->embed_scale = sqrtf((float)config->hidden);
     return status;
 }
 
@@ -204,6 +214,10 @@ static enum mp_status read_scales(const json_t *root, struct mp_model_config *co
     if (status == MP_OK)
         status = mp_config_float_or(root, &keys->logit_divisor, 1e-6, 1e6, &divisor);
     config->logit_scale = 1.0f / divisor;
+    config->attention_scale = (float)keys->attention_scale.value;
+    if (status == MP_OK && keys->logit_cap != NULL && mp_config_given(root, keys->logit_cap))
+        status = mp_config_float_or(root, &(struct mp_arch_number){ keys->logit_cap, 0 }, 1e-6, 1e6,
+                                    &config->logit_cap);
     if (status == MP_OK && keys->attention_scale.key != NULL)
         status =
             mp_config_float_or(root, &keys->attention_scale, 1e-6, 1e6, &config->attention_scale);
@@ -225,6 +239,11 @@ static enum mp_status read_switches(const json_t *root, struct mp_model_config *
 
     config->qk_norm_rows = config->arch->qk_norm_rows;
     config->q_gate = config->arch->q_gate;
+    config->v_norm = config->arch->v_norm;
+    config->norms_after = config->arch->names[MP_ROLE_ATTN_AFTER].name != NULL;
+    config->router_norm = config->arch->names[MP_ROLE_ROUTER_NORM].name != NULL;
+    config->expert_scale = config->arch->names[MP_ROLE_EXPERT_SCALE].name != NULL;
+    config->layer_scale = config->arch->names[MP_ROLE_LAYER_SCALE].name != NULL;
     config->sinks = config->arch->names[MP_ROLE_SINKS].name != NULL;
     config->norm_bias = config->arch->names[MP_ROLE_ATTN_NORM_BIAS].name != NULL;
     config->router_bias = config->arch->names[MP_ROLE_ROUTER_BIAS].name != NULL;
@@ -354,6 +373,13 @@ const char *mp_model_config_beyond(const struct mp_model_config *config)
         { config->head_bias, "an output head with a bias" },
         { config->q_gate, "gated attention" },
         { config->expert_bias, "experts with biases" },
+        { config->wide_head_dim > 0, "layers with heads of another size" },
+        { config->norms_after, "norms of results" },
+        { config->router_norm, "a router with a norm of its own" },
+        { config->expert_scale, "experts with scales" },
+        { config->layer_scale, "layers with a scale" },
+        { config->v_norm, "norms of values" },
+        { config->logit_cap > 0, "capped logits" },
         { config->activation != MP_ACTIVATION_SILU, "another activation than SiLU" },
         { config->router == MP_ROUTER_SIGMOID, "sigmoid scores" },
         { mp_model_config_selects(config), "experts chosen by other numbers than their weights" },

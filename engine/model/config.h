@@ -44,9 +44,10 @@ enum mp_router {
 
 /*
  * What stands between an expert's first two products and the third one, of gate g and up u:
- * SILU silu(g) u; CLAMPED g sigmoid(alpha g) (u + 1), with g at most and u within a limit.
+ * SILU silu(g) u; CLAMPED g sigmoid(alpha g) (u + 1), with g at most and u within a limit; GELU
+ * gelu(g) u, by its approximation with tanh.
  */
-enum mp_activation { MP_ACTIVATION_SILU, MP_ACTIVATION_CLAMPED };
+enum mp_activation { MP_ACTIVATION_SILU, MP_ACTIVATION_CLAMPED, MP_ACTIVATION_GELU };
 
 enum mp_rope_kind { MP_ROPE_PLAIN, MP_ROPE_LINEAR, MP_ROPE_LLAMA3, MP_ROPE_YARN, MP_ROPE_LONG };
 
@@ -82,13 +83,17 @@ struct mp_model_config {
     uint32_t heads;             /* query heads, 1..1024, a multiple of kv_heads */
     uint32_t kv_heads;          /* >= 1 */
     uint32_t head_dim;          /* even, 2..1024 */
-    /* Layers whose heads are others: as many of queries, of other sizes. */
+    /* Layers whose heads are others: as many of queries, of other sizes. They rotate in pairs half
+     * a head apart, the first wide_rotary_dim / 2 of which turn. */
     bool wide[MP_LAYERS_MAX];
-    uint32_t wide_kv_heads, wide_head_dim;
-    uint32_t positions_max; /* maximum of the model, 1..2^24 */
-    float norm_eps;         /* of RMSNorm, > 0 */
-    double rope_theta;      /* > 0 */
-    uint32_t rotary_dim;    /* of each head, from its start; even, 2..head_dim */
+    uint32_t wide_kv_heads, wide_head_dim, wide_rotary_dim;
+    double wide_theta, wide_factor; /* base of their frequencies, and what these are divided by */
+    bool wide_values_are_keys;      /* as they are before norm and rotation */
+    bool v_norm;                    /* RMSNorm without weights of each head's value */
+    uint32_t positions_max;         /* maximum of the model, 1..2^24 */
+    float norm_eps;                 /* of RMSNorm, > 0 */
+    double rope_theta;              /* > 0 */
+    uint32_t rotary_dim;            /* of each head, from its start; even, 2..head_dim */
     struct mp_rope rope;
     uint32_t window;              /* positions that windowed layers see, this one among them */
     bool windowed[MP_LAYERS_MAX]; /* the others see all */
@@ -104,6 +109,7 @@ struct mp_model_config {
     bool q_gate;                /* each head's query is followed by a gate of what it attends */
     float attention_scale;      /* of queries times keys; 0: 1 / sqrt(head_dim) */
     float embed_scale, residual_scale, logit_scale; /* 1 in most families */
+    float logit_cap; /* logits are cap tanh(logit / cap); 0: they are not */
 
     uint32_t experts;           /* per MoE layer, 1..MP_EXPERTS_MAX */
     uint32_t experts_per_token; /* 1..MP_EXPERTS_PER_TOKEN_MAX, <= experts */
@@ -120,6 +126,10 @@ struct mp_model_config {
     bool o_bias;
     bool head_bias;          /* of the output head */
     bool norm_bias;          /* norms of the stream are LayerNorm, with biases */
+    bool norms_after;        /* norms of what attention, shared expert, experts and FFN give */
+    bool router_norm;        /* the router's input is a norm of the stream, over sqrt(hidden) */
+    bool expert_scale;       /* of weights, after they are divided by their sum */
+    bool layer_scale;        /* of the stream, after each layer */
     bool sinks;              /* each head has a score that takes a share and gives no value */
     bool router_bias;        /* of the router's outputs */
     bool transposed_experts; /* in directories: struct mp_arch, fused_transposed */
@@ -168,10 +178,11 @@ static inline uint32_t mp_layer_head_dim(const struct mp_model_config *config, u
     return config->wide[layer] ? config->wide_head_dim : config->head_dim;
 }
 
-/* True if experts are chosen by other scores than those that give their weights. */
+/* True if the scores that experts are chosen by are not their weights. */
 static inline bool mp_model_config_selects(const struct mp_model_config *config)
 {
-    return config->select_bias || config->groups > 1 || config->router == MP_ROUTER_MIXER;
+    return config->select_bias || config->groups > 1 || config->router == MP_ROUTER_MIXER ||
+           config->expert_scale;
 }
 
 /* Elements of all keys, or of all values, of a gated delta network; channels of its convolution. */

@@ -105,5 +105,5 @@ enum mp_status mp_config_heads(const json_t *root, struct mp_model_config *confi
         return mp_fail(MP_ERR_MODEL, "E_CONFIG",
                        "size of a head in '%s': got %" PRIu32 ", need an even number", FILE_NAME,
                        config->head_dim);
-    return MP_OK;
+    return config->arch->wide ? mp_config_wide_heads(root, config) : MP_OK;
 }

@@ -7,7 +7,8 @@
 /*
  * The inside of engine/model/config.c: what config.json says, key by key. config_heads.c reads what
  * is about the heads of attention, config_positions.c what is about positions and windows,
- * config_experts.c what is about experts and their router.
+ * config_wide.c both of layers whose heads have another size, config_experts.c what is about
+ * experts and their router.
  */
 #define MP_CONFIG_FILE "config.json"
 #define MP_FFN_MAX (1u << 20)
@@ -39,6 +40,16 @@ enum mp_status mp_config_heads(const json_t *root, struct mp_model_config *confi
 /* Rotation and windows; needs the sizes. */
 enum mp_status mp_config_positions(const json_t *root,
                                    struct mp_model_config *config) MP_MUST_CHECK;
+
+/* The same of wide layers, for families that have them; the rotation of the others too. */
+enum mp_status mp_config_wide_heads(const json_t *root,
+                                    struct mp_model_config *config) MP_MUST_CHECK;
+enum mp_status mp_config_wide_positions(const json_t *root,
+                                        struct mp_model_config *config) MP_MUST_CHECK;
+
+/* What an object of RoPE says, if it is there; without wide layers, of all. */
+enum mp_status mp_config_rope(const json_t *root, const char *key,
+                              struct mp_model_config *config) MP_MUST_CHECK;
 
 /* Routed experts, router, shared expert, layers without experts. */
 enum mp_status mp_config_experts(const json_t *root, struct mp_model_config *config) MP_MUST_CHECK;

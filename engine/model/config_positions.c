@@ -44,6 +44,7 @@ static enum mp_status read_layer_types(const json_t *root, struct mp_model_confi
         }
         if (i < config->layers) {
             config->windowed[i] = sliding;
+            config->wide[i] = config->arch->wide && !sliding;
             config->linear[i] = linear;
         }
         *any_p |= sliding;
@@ -280,8 +281,7 @@ static enum mp_status read_kind(const json_t *root, const json_t *rope,
 }
 
 /* An object about RoPE, the same for all layers. */
-static enum mp_status read_rope_object(const json_t *root, const char *key,
-                                       struct mp_model_config *config)
+enum mp_status mp_config_rope(const json_t *root, const char *key, struct mp_model_config *config)
 {
     json_t *rope = NULL;
     enum mp_status status = mp_json_object_or_null(root, key, FILE_NAME, &rope);
@@ -320,9 +320,10 @@ enum mp_status mp_config_positions(const json_t *root, struct mp_model_config *c
     if (status == MP_OK)
         status = read_rotary(root, config);
     if (status == MP_OK)
-        status = read_rope_object(root, "rope_scaling", config);
+        status = mp_config_rope(root, "rope_scaling", config);
     if (status == MP_OK)
-        status = read_rope_object(root, "rope_parameters", config);
+        status = config->arch->wide ? mp_config_wide_positions(root, config)
+                                    : mp_config_rope(root, "rope_parameters", config);
     if (status == MP_OK)
         status = check_rotary(config);
     if (status == MP_OK)

@@ -58,10 +58,16 @@ static bool is_latent(const struct mp_model_config *config, uint32_t layer)
     return config->kv_rank > 0;
 }
 
-/* Else they come from the latent, with the keys. */
+/* Else they come from the latent, with the keys, or are the keys. */
 static bool has_values(const struct mp_model_config *config, uint32_t layer)
 {
-    return config->kv_rank == 0 && !config->linear[layer];
+    return config->kv_rank == 0 && !config->linear[layer] &&
+           !(config->wide_values_are_keys && config->wide[layer]);
+}
+
+static bool has_v_bias(const struct mp_model_config *config, uint32_t layer)
+{
+    return has_qkv_bias(config, layer) && has_values(config, layer);
 }
 
 static bool has_q_rank(const struct mp_model_config *config, uint32_t layer)
@@ -106,6 +112,36 @@ static bool has_shared(const struct mp_model_config *config, uint32_t layer)
     return config->is_moe[layer] && config->shared_ffn != 0;
 }
 
+static bool has_attn_after(const struct mp_model_config *config, uint32_t layer)
+{
+    return config->norms_after && !config->linear[layer];
+}
+
+static bool has_ffn_after(const struct mp_model_config *config, uint32_t layer)
+{
+    return config->norms_after && config->is_moe[layer];
+}
+
+static bool has_shared_after(const struct mp_model_config *config, uint32_t layer)
+{
+    return config->norms_after && has_shared(config, layer);
+}
+
+static bool has_router_norm(const struct mp_model_config *config, uint32_t layer)
+{
+    return config->router_norm && config->is_moe[layer];
+}
+
+static bool has_expert_scale(const struct mp_model_config *config, uint32_t layer)
+{
+    return config->expert_scale && config->is_moe[layer];
+}
+
+static bool has_layer_scale(const struct mp_model_config *config, uint32_t layer)
+{
+    return config->layer_scale && config->is_moe[layer];
+}
+
 #define MODEL(member) offsetof(struct mp_weights, member)
 #define LAYER(member) offsetof(struct mp_layer_weights, member)
 
@@ -118,6 +154,7 @@ const struct mp_role_info mp_roles[MP_ROLE_COUNT] = {
     [MP_ROLE_HEAD_BIAS] = { MP_DIM_VOCAB, MP_DIM_NONE, MODEL(head_bias), has_head_bias },
     [MP_ROLE_ATTN_NORM] = { MP_DIM_HIDDEN, MP_DIM_NONE, LAYER(attn_norm.w), NULL },
     [MP_ROLE_ATTN_NORM_BIAS] = { MP_DIM_HIDDEN, MP_DIM_NONE, LAYER(attn_norm.bias), has_norm_bias },
+    [MP_ROLE_ATTN_AFTER] = { MP_DIM_HIDDEN, MP_DIM_NONE, LAYER(attn_after.w), has_attn_after },
     [MP_ROLE_CONV_IN] = { MP_DIM_CONV_IN, MP_DIM_HIDDEN, LAYER(conv.in), has_conv },
     [MP_ROLE_CONV] = { MP_DIM_HIDDEN, MP_DIM_CONV, LAYER(conv.taps), has_conv },
     [MP_ROLE_CONV_OUT] = { MP_DIM_HIDDEN, MP_DIM_HIDDEN, LAYER(conv.out), has_conv },
@@ -143,7 +180,7 @@ const struct mp_role_info mp_roles[MP_ROLE_COUNT] = {
     [MP_ROLE_K] = { MP_DIM_KV, MP_DIM_HIDDEN, LAYER(k), has_attention },
     [MP_ROLE_K_BIAS] = { MP_DIM_KV, MP_DIM_NONE, LAYER(k_bias), has_qkv_bias },
     [MP_ROLE_V] = { MP_DIM_KV, MP_DIM_HIDDEN, LAYER(v), has_values },
-    [MP_ROLE_V_BIAS] = { MP_DIM_KV, MP_DIM_NONE, LAYER(v_bias), has_qkv_bias },
+    [MP_ROLE_V_BIAS] = { MP_DIM_KV, MP_DIM_NONE, LAYER(v_bias), has_v_bias },
     [MP_ROLE_O] = { MP_DIM_HIDDEN, MP_DIM_O_COLS, LAYER(o), has_attention },
     [MP_ROLE_O_BIAS] = { MP_DIM_HIDDEN, MP_DIM_NONE, LAYER(o_bias), has_o_bias },
     [MP_ROLE_Q_NORM] = { MP_DIM_Q_NORM, MP_DIM_NONE, LAYER(q_norm), has_qk_norm },
@@ -156,6 +193,8 @@ const struct mp_role_info mp_roles[MP_ROLE_COUNT] = {
     [MP_ROLE_DENSE_DOWN] = { MP_DIM_HIDDEN, MP_DIM_DENSE, LAYER(dense.down), is_dense },
     [MP_ROLE_ROUTER] = { MP_DIM_EXPERTS, MP_DIM_HIDDEN, LAYER(router), is_moe },
     [MP_ROLE_ROUTER_BIAS] = { MP_DIM_EXPERTS, MP_DIM_NONE, LAYER(router_bias), has_router_bias },
+    [MP_ROLE_ROUTER_NORM] = { MP_DIM_HIDDEN, MP_DIM_NONE, LAYER(router_norm.w), has_router_norm },
+    [MP_ROLE_EXPERT_SCALE] = { MP_DIM_EXPERTS, MP_DIM_NONE, LAYER(expert_scale), has_expert_scale },
     [MP_ROLE_EXPERT_GATE_BIAS] = { MP_DIM_EXPERTS, MP_DIM_GATE_BIAS, LAYER(expert_bias.gate),
                                    has_expert_bias },
     [MP_ROLE_EXPERT_UP_BIAS] = { MP_DIM_EXPERTS, MP_DIM_CHANNELS, LAYER(expert_bias.up),
@@ -167,6 +206,12 @@ const struct mp_role_info mp_roles[MP_ROLE_COUNT] = {
     [MP_ROLE_SHARED_UP] = { MP_DIM_SHARED, MP_DIM_HIDDEN, LAYER(shared.up), has_shared },
     [MP_ROLE_SHARED_DOWN] = { MP_DIM_HIDDEN, MP_DIM_SHARED, LAYER(shared.down), has_shared },
     [MP_ROLE_SHARED_SWITCH] = { MP_DIM_ONE, MP_DIM_HIDDEN, LAYER(shared_gate), has_shared },
+    [MP_ROLE_SHARED_NORM] = { MP_DIM_HIDDEN, MP_DIM_NONE, LAYER(shared_norm.w), has_shared_after },
+    [MP_ROLE_SHARED_AFTER] = { MP_DIM_HIDDEN, MP_DIM_NONE, LAYER(shared_after.w),
+                               has_shared_after },
+    [MP_ROLE_ROUTED_AFTER] = { MP_DIM_HIDDEN, MP_DIM_NONE, LAYER(routed_after.w), has_ffn_after },
+    [MP_ROLE_FFN_AFTER] = { MP_DIM_HIDDEN, MP_DIM_NONE, LAYER(ffn_after.w), has_ffn_after },
+    [MP_ROLE_LAYER_SCALE] = { MP_DIM_ONE, MP_DIM_NONE, LAYER(layer_scale), has_layer_scale },
 };
 
 bool mp_role_floats(enum mp_role role)
@@ -175,8 +220,10 @@ bool mp_role_floats(enum mp_role role)
            role == MP_ROLE_EXPERT_DOWN_BIAS || role == MP_ROLE_DELTA_CONV || role == MP_ROLE_CONV;
 }
 
-uint64_t mp_dim_size(const struct mp_model_config *config, enum mp_dim dim)
+uint64_t mp_dim_size(const struct mp_model_config *config, enum mp_dim dim, uint32_t layer)
 {
+    const uint64_t head_dim = mp_layer_head_dim(config, layer);
+
     switch (dim) {
     case MP_DIM_NONE: return 0;
     case MP_DIM_ONE: return 1;
@@ -185,18 +232,18 @@ uint64_t mp_dim_size(const struct mp_model_config *config, enum mp_dim dim)
     case MP_DIM_Q:
         return (uint64_t)config->heads * (config->kv_rank > 0
                                               ? config->nope_dim + config->rotary_dim
-                                              : config->head_dim * (config->q_gate ? 2u : 1u));
+                                              : head_dim * (config->q_gate ? 2u : 1u));
     case MP_DIM_Q_COLS: return config->q_rank > 0 ? config->q_rank : config->hidden;
     case MP_DIM_Q_RANK: return config->q_rank;
     case MP_DIM_KV_RANK: return config->kv_rank;
     case MP_DIM_KV_UP: return (uint64_t)config->heads * (config->nope_dim + config->value_dim);
-    case MP_DIM_O_COLS:
-        return (uint64_t)config->heads *
-               (config->kv_rank > 0 ? config->value_dim : config->head_dim);
-    case MP_DIM_KV: return (uint64_t)config->kv_heads * config->head_dim;
-    case MP_DIM_HEAD: return config->head_dim;
-    case MP_DIM_Q_NORM: return mp_dim_size(config, config->qk_norm_rows ? MP_DIM_Q : MP_DIM_HEAD);
-    case MP_DIM_K_NORM: return mp_dim_size(config, config->qk_norm_rows ? MP_DIM_KV : MP_DIM_HEAD);
+    case MP_DIM_O_COLS: return config->heads * (config->kv_rank > 0 ? config->value_dim : head_dim);
+    case MP_DIM_KV: return mp_layer_kv_heads(config, layer) * head_dim;
+    case MP_DIM_HEAD: return head_dim;
+    case MP_DIM_Q_NORM:
+        return mp_dim_size(config, config->qk_norm_rows ? MP_DIM_Q : MP_DIM_HEAD, layer);
+    case MP_DIM_K_NORM:
+        return mp_dim_size(config, config->qk_norm_rows ? MP_DIM_KV : MP_DIM_HEAD, layer);
     case MP_DIM_DELTA_IN:
         return mp_delta_channels(&config->delta) + mp_delta_values(&config->delta);
     case MP_DIM_DELTA_STEPS: return 2 * config->delta.value_heads;

@@ -21,7 +21,8 @@ enum mp_role {
     MP_ROLE_HEAD_BIAS,
     MP_ROLE_ATTN_NORM, /* the first one of a layer */
     MP_ROLE_ATTN_NORM_BIAS,
-    MP_ROLE_CONV_IN, /* of short convolutions: gate, second gate and input of each channel */
+    MP_ROLE_ATTN_AFTER, /* norm of what attention gives; the same of the FFN, see below */
+    MP_ROLE_CONV_IN,    /* of short convolutions: gate, second gate and input of each channel */
     MP_ROLE_CONV,
     MP_ROLE_CONV_OUT,
     MP_ROLE_DELTA_IN, /* of gated delta networks: queries, keys, values, gates by key head, and */
@@ -57,6 +58,8 @@ enum mp_role {
     MP_ROLE_DENSE_DOWN,
     MP_ROLE_ROUTER,
     MP_ROLE_ROUTER_BIAS,
+    MP_ROLE_ROUTER_NORM,      /* of the stream, for routers with an input of their own */
+    MP_ROLE_EXPERT_SCALE,     /* of each expert's weight */
     MP_ROLE_EXPERT_GATE_BIAS, /* of all experts of a layer, and of up too where that has no name */
     MP_ROLE_EXPERT_UP_BIAS,
     MP_ROLE_EXPERT_DOWN_BIAS,
@@ -65,6 +68,11 @@ enum mp_role {
     MP_ROLE_SHARED_UP,
     MP_ROLE_SHARED_DOWN,
     MP_ROLE_SHARED_SWITCH, /* the row whose sigmoid scales the shared expert */
+    MP_ROLE_SHARED_NORM,   /* before the shared expert, */
+    MP_ROLE_SHARED_AFTER,  /* after it, */
+    MP_ROLE_ROUTED_AFTER,  /* after the sum of the others, */
+    MP_ROLE_FFN_AFTER,     /* and after the sum of both */
+    MP_ROLE_LAYER_SCALE,   /* of the stream behind the layer */
     MP_ROLE_COUNT,
     MP_ROLE_LAYER = MP_ROLE_ATTN_NORM
 };
@@ -117,8 +125,8 @@ extern const struct mp_role_info mp_roles[MP_ROLE_COUNT];
 /* True for matrices that are converted to float as vectors are: a pointer, not a view. */
 bool mp_role_floats(enum mp_role role);
 
-/* 0 for MP_DIM_NONE. */
-uint64_t mp_dim_size(const struct mp_model_config *config, enum mp_dim dim);
+/* In layer `layer`; 0 for MP_DIM_NONE. */
+uint64_t mp_dim_size(const struct mp_model_config *config, enum mp_dim dim, uint32_t layer);
 
 /* True if the model has this tensor in layer `layer`; for roles of the whole model, any layer. */
 bool mp_role_needed(const struct mp_model_config *config, enum mp_role role, uint32_t layer);

@@ -77,10 +77,11 @@ struct mp_layer_weights {
     struct mp_delta_weights delta;
     struct mp_conv_weights conv;
     struct mp_norm attn_norm;
-    struct mp_view q; // (Q, H)
-    struct mp_view k; // (K, H)
-    struct mp_view v; // (K, H)
-    struct mp_view o; // (H, Q)
+    struct mp_norm attn_after; /* this and the other norms `after`: of results; without: no norm */
+    struct mp_view q;          // (Q, H)
+    struct mp_view k;          // (K, H)
+    struct mp_view v;          // (K, H); none where values are keys
+    struct mp_view o;          // (H, Q)
     /* Of latent attention, where q and o have as many rows and columns as heads have elements and
      * k gives latent and rotated key; R a rank. */
     struct mp_view q_down;    // (R, H); q is (Q, R) then
@@ -98,13 +99,18 @@ struct mp_layer_weights {
 
     struct mp_ffn dense; // M channels; layers that are not MoE
 
-    struct mp_view router;    // (E, H); MoE layers
-    const float *router_bias; // (E) or NULL
-    const float *select_bias; // (E) or NULL
+    struct mp_view router;      // (E, H); MoE layers
+    const float *router_bias;   // (E) or NULL
+    const float *select_bias;   // (E) or NULL
+    struct mp_norm router_norm; /* of the stream, where the router has an input of its own */
+    const float *expert_scale;  // (E) or NULL
     struct mp_expert_bias expert_bias;
     struct mp_ffn shared;       // S channels, if the model has a shared expert
     struct mp_view shared_gate; // (1, H)
-    uint32_t first_unit;        /* number of expert 0 among all; the others follow */
+    struct mp_norm shared_norm; /* of the stream, where the shared expert has an input of its own */
+    struct mp_norm shared_after, routed_after, ffn_after; /* of both parts, and of their sum */
+    const float *layer_scale;                             // (1) or NULL
+    uint32_t first_unit; /* number of expert 0 among all; the others follow */
 };
 
 /* Name prefix of padding tensors, which fill space between others and are not used. */

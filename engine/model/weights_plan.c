@@ -181,8 +181,8 @@ static enum mp_status want_role(struct mp_weights_plan *plan, enum mp_role role,
     struct mp_view *view = (struct mp_view *)(void *)(owner + info->offset);
     struct mp_tensor_name name;
     struct mp_tensor_need need = { .name = name.text,
-                                   .shape = { mp_dim_size(plan->config, info->rows),
-                                              mp_dim_size(plan->config, info->cols) },
+                                   .shape = { mp_dim_size(plan->config, info->rows, layer),
+                                              mp_dim_size(plan->config, info->cols, layer) },
                                    .dims = matrix ? 2 : 1 };
     enum mp_status status = find_name(plan, role, layer, &name);
 

@@ -96,7 +96,7 @@ static void route(struct mp_step *step, uint32_t layer, uint32_t tokens)
     if (!set->route_ops->exact)
         count_substitutes(step, &facts);
     if (step->config.ops->weigh != NULL)
-        step->config.ops->weigh(step->config.ctx, step->chosen, step->weights);
+        step->config.ops->weigh(step->config.ctx, layer, step->chosen, step->weights);
     mp_pager_scores(step->config.pager, layer, tokens, shape->top_k, step->scores, step->chosen);
 }
 

@@ -79,8 +79,8 @@ struct mp_step_ops {
     enum mp_status (*assigned)(void *ctx, const struct mp_assign_facts *facts, uint32_t *executors);
 
     /* Optional, for models whose weights are not the scores used for the choice: weights(tokens, k)
-     * := the weights of the chosen experts of the layer whose scores were computed last. */
-    void (*weigh)(void *ctx, const uint32_t *experts, float *weights);
+     * := the weights of the chosen experts of this layer, whose scores were computed last. */
+    void (*weigh)(void *ctx, uint32_t layer, const uint32_t *experts, float *weights);
 
     /* Optional: scores of `target_layer` by `source`, for a predictor that declared it. */
     enum mp_status (*source_scores)(void *ctx, uint32_t layer, uint32_t target_layer,

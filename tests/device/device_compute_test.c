@@ -38,8 +38,9 @@ static void do_norm(struct mp_compute *c)
 
 static void do_project(struct mp_compute *c)
 {
-    const struct mp_projection q = { &c->weights->layers[0].q, NULL, MP_ARRAY_XE, MP_ARRAY_Q,
-                                     false };
+    const struct mp_projection q = { .w = &c->weights->layers[0].q,
+                                     .in = MP_ARRAY_XE,
+                                     .out = MP_ARRAY_Q };
 
     c->ops->project(c, &q, 1, 1);
 }
@@ -73,14 +74,14 @@ static void do_combine(struct mp_compute *c)
 {
     static const float weights[64];
 
-    c->ops->combine(c, weights);
+    c->ops->combine(c, 0, weights);
 }
 
 static void do_combine_done(struct mp_compute *c)
 {
     static const float weights[64];
 
-    c->ops->combine_done(c, weights);
+    c->ops->combine_done(c, 0, weights);
 }
 
 static void do_show(struct mp_compute *c)

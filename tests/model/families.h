@@ -12,6 +12,8 @@
     X("deepseek_v3-b")      \
     X("ernie4_5_moe-a")     \
     X("ernie4_5_moe-b")     \
+    X("gemma4_text-a")      \
+    X("gemma4_text-b")      \
     X("glm4_moe-a")         \
     X("glm4_moe-b")         \
     X("glm4_moe_lite-a")    \

@@ -223,7 +223,7 @@ static void families_are_complete(void)
         }
         CHECK_EQ(arch->fused_gate_up == NULL, arch->fused_down == NULL);
     }
-    CHECK_EQ(count, 17);
+    CHECK_EQ(count, 19);
 }
 
 static void unchanged(struct rewritten *tensor)
@@ -297,6 +297,7 @@ static void unknown_families_get_all_names(void)
         mp_model_config_parse(text, sizeof(text) - 1, NULL, 0, &out), MP_ERR_MODEL, "E_UNSUPPORTED",
         "key 'architectures' in 'config.json': got 'ElmForCausalLM', this engine supports "
         "DeepseekV2ForCausalLM, DeepseekV3ForCausalLM, Ernie4_5_MoeForCausalLM, "
+        "Gemma4ForConditionalGeneration, Gemma4ForCausalLM, "
         "Glm4MoeForCausalLM, Glm4MoeLiteForCausalLM, GptOssForCausalLM, "
         "GraniteMoeForCausalLM, Lfm2MoeForCausalLM, "
         "MiniMaxM2ForCausalLM, MixtralForCausalLM, OlmoeForCausalLM, PhimoeForCausalLM, Qwen2MoeForCausalLM, "

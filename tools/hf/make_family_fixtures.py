@@ -192,6 +192,28 @@ FAMILIES = {
                                   "short_factor": [1.0, 1.2, 3.0, 5.5],
                                   "long_factor": [1.0, 1.2, 3.0, 5.5]}},
     }),
+    "gemma4_text": ("Gemma4ForCausalLM", {
+        "a": {"num_experts": 8, "top_k_experts": 3, "moe_intermediate_size": 24,
+              "intermediate_size": 56, "enable_moe_block": True, "head_dim": 16,
+              "global_head_dim": 32, "num_global_key_value_heads": 1, "attention_k_eq_v": True,
+              "sliding_window": 8, "hidden_size_per_layer_input": 0,
+              "layer_types": ["sliding_attention", "sliding_attention", "full_attention"],
+              "final_logit_softcapping": 4.0, "tie_word_embeddings": True,
+              "rope_parameters": {
+                  "sliding_attention": {"rope_type": "default", "rope_theta": 10000.0},
+                  "full_attention": {"rope_type": "proportional", "rope_theta": 1000000.0,
+                                     "partial_rotary_factor": 0.25}}},
+        "b": {"num_experts": 5, "top_k_experts": 2, "moe_intermediate_size": 40,
+              "intermediate_size": 24, "enable_moe_block": True, "head_dim": 12,
+              "global_head_dim": 10, "num_key_value_heads": 2, "attention_bias": True,
+              "sliding_window": 5, "hidden_size_per_layer_input": 0, "num_hidden_layers": 3,
+              "layer_types": ["full_attention", "sliding_attention", "full_attention"],
+              "use_bidirectional_attention": "vision", "tie_word_embeddings": False,
+              "rope_parameters": {
+                  "sliding_attention": {"rope_type": "linear", "rope_theta": 5000.0,
+                                        "factor": 2.5},
+                  "full_attention": {"rope_type": "default", "rope_theta": 20000.0}}},
+    }),
     "lfm2_moe": ("Lfm2MoeForCausalLM", {
         "a": {"num_experts": 8, "num_experts_per_tok": 3, "moe_intermediate_size": 24,
               "intermediate_size": 72, "num_dense_layers": 1, "conv_L_cache": 3, "norm_eps": 1e-5,
@@ -220,7 +242,11 @@ def config_of(family, shape):
 def draw(seed, name, shape, cfg):
     """Scales keep activations near 1 and routers decided; no norm or bias is trivial."""
     leaf = name.removesuffix(".weight")
-    if leaf.endswith("norm") or "layernorm" in leaf:
+    if len(shape) == 1 and name.endswith(("scale", "layer_scalar")):
+        mean, std = 1.0, 0.25
+    elif leaf.endswith("router.proj"):  # its inputs are divided by the root of their number
+        mean, std = 0.0, 2.0
+    elif leaf.endswith("norm") or "layernorm" in leaf:
         offset = cfg["model_type"].startswith("qwen3_") and "linear_attn" not in leaf
         mean, std = 0.0 if offset else 1.0, 0.25
     elif name.endswith(("e_score_correction_bias", "expert_bias")):
@@ -267,6 +293,9 @@ class Margins:
 
     def keep(self, module, inputs, output):
         x = inputs[0].reshape(-1, inputs[0].shape[-1]).double()
+        if hasattr(module, "proj"):
+            x = module.norm(x).double() * module.scale.double() * module.scalar_root_size
+            module = module.proj
         logits = x @ module.weight.double().T
         if isinstance(getattr(module, "bias", None), torch.Tensor):
             logits = logits + module.bias.double()
@@ -284,7 +313,7 @@ class Margins:
 
     def take(self):
         margin = np.ones(len(self.seen[0]))
-        k = self.config.num_experts_per_tok
+        k = getattr(self.config, "num_experts_per_tok", None) or self.config.top_k_experts
         groups = getattr(self.config, "n_group", None) or 1
         if getattr(self.config, "topk_method", None) == "greedy":
             groups = 1

@@ -24,7 +24,7 @@
 struct mp_error {
     enum mp_status status;
     char code[32];  /* "E_ST_SHORT": stable, greppable, listed in docs/errors.md */
-    char text[512]; /* one line, without the code and without a newline */
+    char text[640]; /* one line, without the code and without a newline */
 };
 
 /*

@@ -111,7 +111,7 @@ static void project(struct mp_compute *c, const struct mp_projection *list, uint
     struct mp_product products[PROJECTIONS_MAX] = { { 0 } };
     const bool add = list[0].add;
 
-    mp_assert(count <= PROJECTIONS_MAX && (count == 1 || !add));
+    mp_assert(count <= PROJECTIONS_MAX && (count == 1 || !add) && (add || list[0].norm == NULL));
     for (uint32_t i = 0; i < count; i++)
         products[i] = (struct mp_product){
             .w = list[i].w,
@@ -122,6 +122,8 @@ static void project(struct mp_compute *c, const struct mp_projection *list, uint
             .y_stride = list[i].w->rows,
         };
     mp_cpu_multiply(c->engine, products, count, tokens);
+    if (list[0].norm != NULL)
+        mp_cpu_norm(c->engine, c->engine->state.ye, c->engine->state.ye, list[0].norm, tokens);
     if (add)
         c->engine->config.kernels->axpy(array(c, list[0].out), c->engine->state.ye,
                                         c->engine->config.model->residual_scale,
@@ -165,7 +167,12 @@ static enum mp_status result(struct mp_compute *c, uint32_t wanted)
 {
     const struct mp_model_config *m = c->engine->config.model;
 
-    mp_cpu_scale(c->engine->state.logits, m->logit_scale, (size_t)wanted * m->vocab);
+    float *logits = c->engine->state.logits;
+    const size_t count = (size_t)wanted * m->vocab;
+
+    mp_cpu_scale(logits, m->logit_scale, count);
+    for (size_t i = 0; m->logit_cap > 0 && i < count; i++)
+        logits[i] = m->logit_cap * tanhf(logits[i] / m->logit_cap);
     return MP_OK;
 }
 

@@ -1,9 +1,10 @@
 /*
- * Attention on the CPU: norm and rotary position of heads, storing keys and values in the cache,
+ * Attention on the CPU: norms and rotary position of heads, storing keys and values in the cache,
  * and attention of runs of heads that share keys, distributed over the pool. Bits do not depend on
  * the split (kernels/cpu/kernels.h).
  */
 #include <math.h>
+#include <string.h>
 
 #include "engine/forward/cpu/cpu_int.h"
 
@@ -23,21 +24,35 @@ struct job {
 
 /* Norm (where the model has it, of each head or of all together) and rotate the heads of one query
  * or key vector, in place. */
-static void apply_rope(const struct mp_engine *engine, float *heads, uint32_t count,
+static void apply_rope(const struct mp_engine *engine, uint32_t layer, float *heads, uint32_t count,
                        const float *norm, uint32_t position)
 {
     const struct mp_model_config *m = engine->config.model;
     const struct mp_kernels *kernels = engine->config.kernels;
-    const size_t half = m->rotary_dim / 2, width = (size_t)count * m->head_dim;
+    const struct mp_state *s = &engine->state;
+    const size_t D = mp_layer_head_dim(m, layer), width = count * D;
+    const size_t rotary = m->wide[layer] ? D : m->rotary_dim, at = position * (rotary / 2);
+    const float *cosine = (m->wide[layer] ? s->wide_cosine : s->cosine) + at;
+    const float *sine = (m->wide[layer] ? s->wide_sine : s->sine) + at;
 
     if (norm != NULL && m->qk_norm_rows)
         kernels->rmsnorm(heads, width, heads, width, norm, width, 1, m->norm_eps);
     else if (norm != NULL)
-        kernels->rmsnorm(heads, m->head_dim, heads, m->head_dim, norm, m->head_dim, count,
-                         m->norm_eps);
+        kernels->rmsnorm(heads, D, heads, D, norm, D, count, m->norm_eps);
     for (uint32_t h = 0; h < count; h++)
-        kernels->rope(heads + (size_t)h * m->head_dim, engine->state.cosine + position * half,
-                      engine->state.sine + position * half, m->rotary_dim);
+        kernels->rope(heads + h * D, cosine, sine, rotary);
+}
+
+/* RMSNorm without weights of each head, in place. */
+static void norm_heads(float *heads, uint32_t count, size_t dim, float eps)
+{
+    for (uint32_t h = 0; h < count; h++, heads += dim) {
+        double square = 0;
+
+        for (size_t i = 0; i < dim; i++)
+            square += (double)heads[i] * (double)heads[i];
+        mp_cpu_scale(heads, (float)(1 / sqrt(square / (double)dim + (double)eps)), dim);
+    }
 }
 
 static void exchange(float *a, float *b, size_t count)
@@ -57,8 +72,8 @@ static void exchange_kv(void *ctx, uint64_t t, unsigned thread)
     const struct job *job = ctx;
     const struct mp_engine *engine = job->c->engine;
     const struct mp_state *s = &engine->state;
-    const uint32_t heads = engine->config.model->kv_heads;
-    const size_t D = engine->config.model->head_dim;
+    const uint32_t heads = mp_layer_kv_heads(engine->config.model, job->layer);
+    const size_t D = mp_layer_head_dim(engine->config.model, job->layer);
     const uint32_t sequence = engine->batch->sequence[t], position = engine->batch->position[t];
 
     (void)thread;
@@ -79,17 +94,23 @@ static void store_token(void *ctx, uint64_t t, unsigned thread)
     const struct mp_model_config *m = engine->config.model;
     const struct mp_layer_weights *w = &engine->config.weights->layers[job->layer];
     const struct mp_state *s = &engine->state;
-    const size_t Q = (size_t)m->heads * m->head_dim, K = (size_t)m->kv_heads * m->head_dim;
+    const uint32_t kv_heads = mp_layer_kv_heads(m, job->layer);
+    const size_t D = mp_layer_head_dim(m, job->layer), Q = m->heads * D, K = kv_heads * D;
     const uint32_t position = engine->batch->position[t];
 
-    apply_rope(engine, s->q + t * Q, m->heads, w->q_norm, position);
-    apply_rope(engine, s->k + t * K, m->kv_heads, w->k_norm, position);
+    if (m->wide[job->layer] && m->wide_values_are_keys)
+        memcpy(s->v + t * K, s->k + t * K, K * sizeof(float));
+    if (m->v_norm)
+        norm_heads(s->v + t * K, kv_heads, D, m->norm_eps);
+    apply_rope(engine, job->layer, s->q + t * Q, m->heads, w->q_norm, position);
+    apply_rope(engine, job->layer, s->k + t * K, kv_heads, w->k_norm, position);
     exchange_kv(ctx, t, thread);
 }
 
-static float attention_scale(const struct mp_model_config *m)
+static float attention_scale(const struct mp_model_config *m, uint32_t layer)
 {
-    return m->attention_scale != 0 ? m->attention_scale : 1.0f / sqrtf((float)m->head_dim);
+    return m->attention_scale != 0 ? m->attention_scale
+                                   : 1.0f / sqrtf((float)mp_layer_head_dim(m, layer));
 }
 
 /* The first position that the one behind `positions` sees. */
@@ -127,12 +148,14 @@ static void attend_part(void *ctx, uint64_t part, unsigned thread)
     struct mp_engine *engine = job->c->engine;
     const struct mp_model_config *m = engine->config.model;
     const struct mp_batch *batch = engine->batch;
-    const uint32_t sharing = m->heads / m->kv_heads, run = job->run;
+    const uint32_t kv_heads = mp_layer_kv_heads(m, job->layer);
+    const uint32_t sharing = m->heads / kv_heads, run = job->run;
+    const size_t D = mp_layer_head_dim(m, job->layer);
     /* In latent attention a key is its own value. */
     float *values = m->kv_rank > 0 ? engine->state.k_cache : engine->state.v_cache;
     const uint32_t runs_each = (sharing + run - 1) / run;
-    const size_t runs = (size_t)batch->count * m->kv_heads * runs_each;
-    const float scale = attention_scale(m);
+    const size_t runs = (size_t)batch->count * kv_heads * runs_each;
+    const float scale = attention_scale(m, job->layer);
     const float *sinks = job->c->weights->layers[job->layer].sinks;
     float *scratch =
         engine->state.part + (size_t)thread * mp_engine_heads_once(m) * engine->config.ctx;
@@ -140,9 +163,9 @@ static void attend_part(void *ctx, uint64_t part, unsigned thread)
     for (size_t i = part; i < runs; i += job->parts) {
         const uint32_t first = (uint32_t)(i % runs_each) * run;
         const uint32_t count = sharing - first < run ? sharing - first : run;
-        const uint32_t kv_head = (uint32_t)(i / runs_each % m->kv_heads);
-        const size_t t = i / runs_each / m->kv_heads;
-        const size_t at = (t * m->heads + kv_head * sharing + first) * m->head_dim;
+        const uint32_t kv_head = (uint32_t)(i / runs_each % kv_heads);
+        const size_t t = i / runs_each / kv_heads;
+        const size_t at = (t * m->heads + kv_head * sharing + first) * D;
         const uint32_t sequence = batch->sequence[t], positions = batch->position[t] + 1;
         const uint32_t seen = first_seen(m, job->layer, positions);
 
@@ -150,14 +173,13 @@ static void attend_part(void *ctx, uint64_t part, unsigned thread)
             engine->state.att + at, engine->state.q + at,
             kv_row(job->c, engine->state.k_cache, job->layer, sequence, kv_head, seen),
             kv_row(job->c, values, job->layer, sequence, kv_head, seen),
-            mp_kv_stride(&job->c->kv, job->layer), count, m->head_dim, positions - seen, scale,
-            scratch);
+            mp_kv_stride(&job->c->kv, job->layer), count, D, positions - seen, scale, scratch);
         for (uint32_t h = 0; sinks != NULL && h < count; h++)
-            apply_sink(
-                engine->state.att + at + h * m->head_dim, engine->state.q + at + h * m->head_dim,
-                kv_row(job->c, engine->state.k_cache, job->layer, sequence, kv_head, seen),
-                mp_kv_stride(&job->c->kv, job->layer), m->head_dim, positions - seen, scale,
-                scratch + (size_t)h * (positions - seen), sinks[kv_head * sharing + first + h]);
+            apply_sink(engine->state.att + at + h * D, engine->state.q + at + h * D,
+                       kv_row(job->c, engine->state.k_cache, job->layer, sequence, kv_head, seen),
+                       mp_kv_stride(&job->c->kv, job->layer), D, positions - seen, scale,
+                       scratch + (size_t)h * (positions - seen),
+                       sinks[kv_head * sharing + first + h]);
     }
 }
 

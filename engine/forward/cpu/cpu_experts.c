@@ -10,7 +10,8 @@
 
 #include "engine/forward/cpu/cpu_int.h"
 
-/* sum := sigmoid(shared_gate x) * shared(x) */
+/* sum := sigmoid(shared_gate x) * shared(x), or, where it has norms of its own, norm(shared(norm of
+ * the stream)) */
 void mp_cpu_shared(struct mp_compute *c, uint32_t layer)
 {
     struct mp_engine *engine = c->engine;
@@ -18,11 +19,19 @@ void mp_cpu_shared(struct mp_compute *c, uint32_t layer)
     struct mp_state *s = &engine->state;
     const size_t H = engine->config.model->hidden, tokens = engine->tokens;
     const struct mp_product gate = { &w->shared_gate, NULL, s->xn, H, s->row, 1 };
-    const struct mp_ffn_work work = {
-        .ffn = w->shared, .x = s->xn, .y = s->sum, .gate = s->gate, .up = s->up, .tokens = tokens
-    };
+    const bool normed = engine->config.model->norms_after;
+    const struct mp_ffn_work work = { .ffn = w->shared,
+                                      .x = normed ? s->xe : s->xn,
+                                      .y = s->sum,
+                                      .gate = s->gate,
+                                      .up = s->up,
+                                      .tokens = tokens };
 
+    if (normed)
+        mp_cpu_norm(engine, s->xe, s->x, &w->shared_norm, tokens);
     mp_cpu_ffn(engine, &work, 1); // (T, H)
+    if (normed)
+        mp_cpu_norm(engine, s->sum, s->sum, &w->shared_after, tokens);
     if (w->shared_gate.data == NULL)
         return;
     mp_cpu_multiply(engine, &gate, 1, tokens); // (T)
@@ -179,22 +188,25 @@ enum mp_status mp_cpu_experts(struct mp_engine *engine, uint32_t moe_layer,
 
 struct combine_job {
     struct mp_engine *engine;
+    const struct mp_layer_weights *layer;
     const float *weights; // (T, R)
 };
 
 /*
- * out(H) := what the routed and shared experts add to the stream of token t: the ranks in order,
- * weights(R) normalised and scaled where the model does, then the shared part. Ranks whose byte in
- * `done` (R) is 0 count as zero; NULL: all are there.
+ * x(H) += what the routed and shared experts of token t give: the ranks in order, weights(R)
+ * normalised and scaled where the model does, then the shared part, all through the layer's norms
+ * and scale. Ranks whose byte in `done` (R) is 0 count as zero; NULL: all are there.
  */
-static void sum_experts(const struct mp_engine *engine, size_t t, const float *weights,
-                        const uint8_t *done, float *out)
+static void add_experts(const struct combine_job *job, size_t t, const uint8_t *done, float *x)
 {
+    const struct mp_engine *engine = job->engine;
+    const struct mp_layer_weights *w = job->layer;
     const struct mp_kernels *kernels = engine->config.kernels;
     const struct mp_state *s = &engine->state;
     const size_t H = engine->config.model->hidden, R = engine->shape.top_k;
     const float scale = engine->config.model->routed_scale;
-    float total = 0;
+    const float *weights = job->weights + t * R;
+    float total = 0, *out = s->ye + t * H;
 
     for (size_t r = 0; r < R; r++)
         total += weights[r];
@@ -205,41 +217,40 @@ static void sum_experts(const struct mp_engine *engine, size_t t, const float *w
         if (done == NULL || done[r])
             kernels->axpy(out, s->rank + (t * R + r) * H, weights[r] / total * scale, H);
     }
+    if (w->routed_after.w != NULL)
+        mp_cpu_norm(engine, out, out, &w->routed_after, 1);
     if (engine->config.model->shared_ffn != 0)
         kernels->axpy(out, s->sum + t * H, 1.0f, H);
+    if (w->ffn_after.w != NULL)
+        mp_cpu_norm(engine, out, out, &w->ffn_after, 1);
+    kernels->axpy(x, out, engine->config.model->residual_scale, H);
+    if (w->layer_scale != NULL)
+        mp_cpu_scale(x, *w->layer_scale, H);
 }
 
-/* x[t] += what the experts give */
 static void combine_token(void *ctx, uint64_t t, unsigned thread)
 {
     const struct combine_job *job = ctx;
-    struct mp_state *s = &job->engine->state;
-    const size_t H = job->engine->config.model->hidden, R = job->engine->shape.top_k;
-    float *out = s->ye + t * H;
 
     (void)thread;
-    sum_experts(job->engine, t, job->weights + t * R, NULL, out);
-    job->engine->config.kernels->axpy(s->x + t * H, out, job->engine->config.model->residual_scale,
-                                      H);
+    add_experts(job, t, NULL, job->engine->state.x + t * job->engine->config.model->hidden);
 }
 
-void mp_cpu_combine(struct mp_compute *c, const float *weights)
+void mp_cpu_combine(struct mp_compute *c, uint32_t layer, const float *weights)
 {
-    struct combine_job job = { .engine = c->engine, .weights = weights };
+    struct combine_job job = { c->engine, &c->weights->layers[layer], weights };
 
     mp_cpu_each_token(c->engine, combine_token, &job, c->engine->tokens);
 }
 
-void mp_cpu_combine_done(struct mp_compute *c, const float *weights)
+void mp_cpu_combine_done(struct mp_compute *c, uint32_t layer, const float *weights)
 {
+    const struct combine_job job = { c->engine, &c->weights->layers[layer], weights };
     const struct mp_engine *engine = c->engine;
     const struct mp_state *s = &engine->state;
     const size_t H = engine->config.model->hidden, R = engine->shape.top_k;
 
     memcpy(s->partial, s->x, engine->tokens * H * sizeof(float));
-    for (size_t t = 0; t < engine->tokens; t++) {
-        sum_experts(engine, t, weights + t * R, s->done + t * R, s->ye);
-        engine->config.kernels->axpy(s->partial + t * H, s->ye,
-                                     engine->config.model->residual_scale, H);
-    }
+    for (size_t t = 0; t < engine->tokens; t++)
+        add_experts(&job, t, s->done + t * R, s->partial + t * H);
 }

@@ -87,7 +87,7 @@ void mp_cpu_convolve(const struct mp_engine *engine, const struct mp_cpu_states 
 /* Operations of struct mp_compute_ops. */
 void mp_cpu_route(struct mp_compute *c, uint32_t layer, enum mp_array in,
                   const struct mp_norm *norm, float *scores);
-void mp_cpu_weigh(struct mp_compute *c, const uint32_t *experts, float *weights);
+void mp_cpu_weigh(struct mp_compute *c, uint32_t layer, const uint32_t *experts, float *weights);
 void mp_cpu_latent(struct mp_compute *c, uint32_t layer);
 void mp_cpu_latent_values(struct mp_compute *c, uint32_t layer);
 void mp_cpu_split_gate(struct mp_compute *c);
@@ -98,7 +98,7 @@ void mp_cpu_store(struct mp_compute *c, uint32_t layer);
 void mp_cpu_attend(struct mp_compute *c, uint32_t layer);
 void mp_cpu_forget(struct mp_compute *c, uint32_t layer);
 void mp_cpu_shared(struct mp_compute *c, uint32_t layer);
-void mp_cpu_combine(struct mp_compute *c, const float *weights);
-void mp_cpu_combine_done(struct mp_compute *c, const float *weights);
+void mp_cpu_combine(struct mp_compute *c, uint32_t layer, const float *weights);
+void mp_cpu_combine_done(struct mp_compute *c, uint32_t layer, const float *weights);
 
 #endif

@@ -159,12 +159,27 @@ static float at_most(float value, float limit)
     return value > limit ? limit : value; /* NaN stays */
 }
 
+#define ROOT_2_PI 0.7978845608028654f
+
+static void gelu_mul(float *gate, const float *up, size_t count)
+{
+    for (size_t i = 0; i < count; i++) {
+        const float g = gate[i];
+
+        gate[i] = 0.5f * g * (1 + tanhf(ROOT_2_PI * (g + 0.044715f * g * g * g))) * up[i];
+    }
+}
+
 static void activate(const struct mp_engine *engine, float *gate, const float *up, size_t count)
 {
     const struct mp_model_config *m = engine->config.model;
 
     if (m->activation == MP_ACTIVATION_SILU) {
         engine->config.kernels->silu_mul(gate, up, count);
+        return;
+    }
+    if (m->activation == MP_ACTIVATION_GELU) {
+        gelu_mul(gate, up, count);
         return;
     }
     for (size_t i = 0; i < count; i++) {

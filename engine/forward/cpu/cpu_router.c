@@ -90,7 +90,8 @@ static float mixer_weight(const struct mp_model_config *m, const float *outputs,
     return 1 / sum;
 }
 
-/* The scores of experts; what they are weighed by goes to `gates`, unless that is NULL. */
+/* The scores of experts; what they are weighed by goes to `gates`, unless that is NULL. `x` is the
+ * router's input, or what that is a norm of. */
 static void route(struct mp_engine *engine, uint32_t layer, const float *x, float *scores,
                   float *gates)
 {
@@ -98,10 +99,15 @@ static void route(struct mp_engine *engine, uint32_t layer, const float *x, floa
     const size_t count = (size_t)engine->tokens * m->experts;
     const struct mp_layer_weights *w = &engine->config.weights->layers[layer];
     const struct mp_product product = {
-        &w->router, w->router_bias, x, m->hidden, scores, m->experts,
+        &w->router, w->router_bias, m->router_norm ? engine->state.xe : x,
+        m->hidden,  scores,         m->experts,
     };
 
+    if (m->router_norm)
+        mp_cpu_norm(engine, engine->state.xe, x, &w->router_norm, engine->tokens);
     mp_cpu_multiply(engine, &product, 1, engine->tokens);
+    if (m->router_norm)
+        mp_cpu_scale(scores, 1.0f / sqrtf((float)m->hidden), count);
     if (gates != NULL && m->router == MP_ROUTER_MIXER)
         memcpy(gates, scores, count * sizeof(float));
     if (m->router != MP_ROUTER_SIGMOID)
@@ -123,19 +129,33 @@ void mp_cpu_router(struct mp_engine *engine, uint32_t layer, const float *x, flo
     route(engine, layer, x, scores, NULL);
 }
 
-/* With `norm` it is a prediction. */
+/* With `norm` it is a prediction. A router with a norm of its own gets the stream. */
 void mp_cpu_route(struct mp_compute *c, uint32_t layer, enum mp_array in,
                   const struct mp_norm *norm, float *scores)
 {
     const struct mp_state *s = &c->engine->state;
-    const float *x = s->array[in];
+    const bool own = c->engine->config.model->router_norm;
+    const float *x = own && norm == NULL ? s->x : s->array[in];
 
-    if (norm != NULL)
+    if (norm != NULL && !own) {
         mp_cpu_norm(c->engine, s->xe, x, norm, c->engine->tokens);
-    route(c->engine, layer, norm != NULL ? s->xe : x, scores, norm == NULL ? s->gates : NULL);
+        x = s->xe;
+    }
+    route(c->engine, layer, x, scores, norm == NULL ? s->gates : NULL);
 }
 
-void mp_cpu_weigh(struct mp_compute *c, const uint32_t *experts, float *weights)
+/* Of one token: their shares of their sum, times the scale of each. */
+static void scale_weights(const float *scale, const uint32_t *experts, size_t count, float *weights)
+{
+    float total = 0;
+
+    for (size_t r = 0; r < count; r++)
+        total += weights[r];
+    for (size_t r = 0; r < count; r++)
+        weights[r] = weights[r] / total * scale[experts[r]];
+}
+
+void mp_cpu_weigh(struct mp_compute *c, uint32_t layer, const uint32_t *experts, float *weights)
 {
     const struct mp_model_config *m = c->engine->config.model;
     const size_t R = c->engine->shape.top_k, rows = c->engine->tokens * R;
@@ -149,4 +169,6 @@ void mp_cpu_weigh(struct mp_compute *c, const uint32_t *experts, float *weights)
                          ? mixer_weight(m, gates, experts + i / R * R, i % R)
                          : gates[experts[i]];
     }
+    for (size_t i = 0; m->expert_scale && i < rows; i += R)
+        scale_weights(c->weights->layers[layer].expert_scale, experts + i, R, weights + i);
 }

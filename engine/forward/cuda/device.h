@@ -192,8 +192,8 @@ void mp_device_compute_router(struct mp_compute *c, uint32_t layer, enum mp_arra
                               const struct mp_norm *norm, float *scores);
 enum mp_status mp_device_read_scores(struct mp_compute *c, float *scores) MP_MUST_CHECK;
 void mp_device_shared(struct mp_compute *c, uint32_t layer);
-void mp_device_compute_combine(struct mp_compute *c, const float *weights);
-void mp_device_combine_done(struct mp_compute *c, const float *weights);
+void mp_device_compute_combine(struct mp_compute *c, uint32_t layer, const float *weights);
+void mp_device_combine_done(struct mp_compute *c, uint32_t layer, const float *weights);
 void mp_device_router(struct mp_device *device, uint32_t layer, mp_cu_ptr x, mp_cu_ptr scores);
 void mp_device_gate(struct mp_device *device, uint32_t layer, mp_cu_ptr x,
                     const struct mp_norm *norm);

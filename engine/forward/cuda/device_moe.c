@@ -121,10 +121,11 @@ static void send_weights(struct mp_device *device, const float *weights)
     mp_device_upload(device, device->state.weight, engine->state.weight, bytes);
 }
 
-void mp_device_compute_combine(struct mp_compute *c, const float *weights)
+void mp_device_compute_combine(struct mp_compute *c, uint32_t layer, const float *weights)
 {
     struct mp_device *device = mp_device_of(c);
 
+    (void)layer;
     mp_device_release_host(device);
     send_weights(device, weights);
     mp_device_combine(device, device->state.x, device->state.rank);
@@ -152,11 +153,12 @@ static void gather_done(struct mp_device *device)
                          ranks - first < GATHER_MAX ? ranks - first : GATHER_MAX);
 }
 
-void mp_device_combine_done(struct mp_compute *c, const float *weights)
+void mp_device_combine_done(struct mp_compute *c, uint32_t layer, const float *weights)
 {
     struct mp_device *device = mp_device_of(c);
     const struct mp_device_state *s = &device->state;
 
+    (void)layer;
     gather_done(device);
     send_weights(device, weights);
     mp_device_copy(device, s->partial, s->x,

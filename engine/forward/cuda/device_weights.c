@@ -117,7 +117,7 @@ static enum mp_status place_role(struct loader *loader, enum mp_role role, uint3
                                        mp_wtype_bytes(view->type, view->rows * view->cols));
     }
     data = *vector;
-    status = place(loader, &data, mp_dim_size(m, info->rows) * sizeof(float));
+    status = place(loader, &data, mp_dim_size(m, info->rows, layer) * sizeof(float));
     *vector = data;
     return status;
 }

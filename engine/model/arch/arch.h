@@ -50,7 +50,8 @@ struct mp_arch_keys {
     struct mp_arch_number groups, groups_used; /* 1 where NULL */
     struct mp_arch_number routed_scale;        /* this and the following: 1 where NULL */
     struct mp_arch_number embed_scale, residual_scale, logit_divisor;
-    struct mp_arch_number attention_scale;      /* by head size where NULL */
+    struct mp_arch_number attention_scale;      /* without a key its value; that 0: by head size */
+    const char *logit_cap;                      /* as in struct mp_model_config */
     struct mp_arch_number act_alpha, act_limit; /* as in struct mp_model_config */
     const char
         *delta; /* gated delta networks: heads of keys; the other keys are the same everywhere */
@@ -94,6 +95,10 @@ struct mp_arch {
     enum mp_activation activation;
     const char *text_key;  /* config.json has everything about text in this object */
     bool q_gate;           /* as in struct mp_model_config */
+    bool wide;             /* layers of full attention have heads of other sizes; with the keys that
+                              are its own everywhere */
+    bool v_norm;           /* as in struct mp_model_config */
+    bool embed_root;       /* embeddings are multiplied by sqrt(hidden) */
     bool norm_offset;      /* the weights of norms, but those within delta networks, lack a 1 */
     bool greedy_groups;    /* groups count only where "topk_method" is "group_limited_greedy" */
     bool qk_norm_rows;     /* as in struct mp_model_config, like group_best */
@@ -129,6 +134,8 @@ struct mp_arch {
     X(deepseek_v2)      \
     X(deepseek_v3)      \
     X(ernie4_5_moe)     \
+    X(gemma4)           \
+    X(gemma4_text)      \
     X(glm4_moe)         \
     X(glm4_moe_lite)    \
     X(gpt_oss)          \

@@ -327,7 +327,7 @@ static void put_role(struct writer *w, enum mp_role role, uint32_t layer)
     const char *owner =
         role < MP_ROLE_LAYER ? (const char *)w->weights : (const char *)&w->weights->layers[layer];
     const void *member = owner + info->offset;
-    const uint64_t rows = mp_dim_size(&w->config, info->rows);
+    const uint64_t rows = mp_dim_size(&w->config, info->rows, layer);
     char name[128];
 
     if (mp_role_floats(role) || w->arch->names[role].name == NULL ||

@@ -228,6 +228,116 @@ static void groups_of_deepseek_v2_may_not_be_used(void)
                   "'greedy' and 'group_limited_greedy' only");
 }
 
+static const char gemma4[] =
+    "{\"architectures\":[\"Gemma4ForCausalLM\"],\"vocab_size\":262144,\"hidden_size\":2816,"
+    "\"intermediate_size\":2112,\"num_hidden_layers\":6,\"num_attention_heads\":16,"
+    "\"num_key_value_heads\":8,\"head_dim\":256,\"global_head_dim\":512,"
+    "\"num_global_key_value_heads\":2,\"attention_k_eq_v\":true,\"sliding_window\":1024,"
+    "\"hidden_activation\":\"gelu_pytorch_tanh\",\"hidden_size_per_layer_input\":0,"
+    "\"num_kv_shared_layers\":0,\"enable_moe_block\":true,\"num_experts\":128,"
+    "\"top_k_experts\":8,\"moe_intermediate_size\":704,\"final_logit_softcapping\":30.0,"
+    "\"use_bidirectional_attention\":\"vision\",\"layer_types\":[\"sliding_attention\","
+    "\"sliding_attention\",\"sliding_attention\",\"sliding_attention\","
+    "\"sliding_attention\",\"full_attention\"],\"rope_parameters\":{"
+    "\"sliding_attention\":{\"rope_type\":\"default\",\"rope_theta\":20000.0},"
+    "\"full_attention\":{\"rope_type\":\"proportional\",\"partial_rotary_factor\":0.25,"
+    "\"rope_theta\":2000000.0,\"factor\":4}}}";
+
+static void layers_with_wider_heads_are_read(void)
+{
+    struct mp_model_config c = parse_ok(gemma4, "{}", NULL);
+
+    CHECK(!c.wide[4] && c.windowed[4] && c.wide[5] && !c.windowed[5] && c.window == 1024);
+    CHECK(c.head_dim == 256 && c.kv_heads == 8 && c.rotary_dim == 256 && c.rope_theta == 20000);
+    CHECK(c.wide_head_dim == 512 && c.wide_kv_heads == 2 && c.wide_values_are_keys);
+    CHECK(c.wide_rotary_dim == 128 && c.wide_theta == 2000000 && c.wide_factor == 4);
+    CHECK(c.attention_scale == 1 && c.logit_cap == 30 && c.embed_scale == sqrtf(2816) && c.tied);
+    CHECK(c.activation == MP_ACTIVATION_GELU && c.shared_ffn == 2112 && c.v_norm && c.qk_norm);
+    CHECK(c.norms_after && c.router_norm && c.expert_scale && c.layer_scale && !c.norm_topk);
+    CHECK(mp_model_config_selects(&c));
+    CHECK_STR(mp_model_config_beyond(&c), "layers with heads of another size");
+
+    /* Values that are read give full attention as many heads as the others. */
+    c = parse_ok(gemma4, "{\"attention_k_eq_v\":false,\"final_logit_softcapping\":null}", NULL);
+    CHECK(c.wide_kv_heads == 8 && !c.wide_values_are_keys && c.logit_cap == 0);
+    c = parse_ok(gemma4, "{}", "global_head_dim");
+    CHECK(c.wide_head_dim == 512 && c.wide_kv_heads == 2);
+    c = parse_ok(gemma4, "{}", "rope_parameters");
+    CHECK(c.rope_theta == 10000 && c.wide_theta == 1000000 && c.wide_rotary_dim == 128);
+    CHECK(c.wide_factor == 1);
+    c = parse_ok(gemma4,
+                 "{\"rope_parameters\":{\"full_attention\":{\"rope_type\":\"default\","
+                 "\"rope_theta\":5.0,\"factor\":4}}}",
+                 NULL);
+    CHECK(c.rope_theta == 10000 && c.wide_theta == 5 && c.wide_rotary_dim == 512);
+    CHECK(c.wide_factor == 1);
+    /* A window as long as the context is none, but the layers have their heads. */
+    c = parse_ok(gemma4, "{\"max_position_embeddings\":1024}", NULL);
+    CHECK(c.window == 0 && !c.windowed[0] && !c.wide[0] && c.wide[5]);
+}
+
+static void what_wider_heads_come_with_is_refused_by_name(void)
+{
+    static const char need[] = ", this engine supports ";
+    static const struct {
+        const char *changes, *without, *got, *wanted;
+    } cases[] = {
+        { "{\"hidden_size_per_layer_input\":256}", NULL,
+          "key 'hidden_size_per_layer_input' in 'config.json': got 256",
+          "0: no embeddings of each layer only" },
+        { "{}", "hidden_size_per_layer_input",
+          "key 'hidden_size_per_layer_input' in 'config.json': got nothing",
+          "0: no embeddings of each layer only" },
+        { "{\"num_kv_shared_layers\":2}", NULL,
+          "key 'num_kv_shared_layers' in 'config.json': got 2",
+          "0: keys and values of each layer only" },
+        { "{\"use_bidirectional_attention\":\"all\"}", NULL,
+          "key 'use_bidirectional_attention' in 'config.json': got 'all'",
+          "null and 'vision' only" },
+        { "{\"enable_moe_block\":false}", NULL,
+          "key 'enable_moe_block' in 'config.json': got false", "true only" },
+        { "{}", "enable_moe_block", "key 'enable_moe_block' in 'config.json': got nothing",
+          "true only" },
+        { "{\"per_layer_config\":{}}", NULL,
+          "key 'per_layer_config' in 'config.json': got an object",
+          "'global_head_dim' and 'num_global_key_value_heads' only" },
+        { "{\"layer_types\":[\"sliding_attention\"]}", NULL,
+          "key 'layer_types' in 'config.json': got 'sliding_attention'",
+          "'full_attention' in the last layer only" },
+        { "{\"layer_types\":[]}", NULL, "key 'layer_types' in 'config.json': got nothing",
+          "'full_attention' in the last layer only" },
+        { "{}", "layer_types", "key 'layer_types' in 'config.json': got nothing",
+          "'full_attention' in the last layer only" },
+        { "{\"hidden_activation\":\"silu\"}", NULL,
+          "key 'hidden_activation' in 'config.json': got 'silu'", "'gelu_pytorch_tanh' only" },
+        { "{\"rope_parameters\":{}}", NULL, "key 'rope_parameters' in 'config.json': got an object",
+          "one object for each of the two kinds of layers only" },
+        { "{\"rope_parameters\":{\"full_attention\":{\"rope_type\":\"yarn\"}}}", NULL,
+          "key 'rope_type' in 'config.json': got 'yarn'",
+          "'default' and 'proportional' with full attention only" },
+        { "{\"rope_parameters\":{\"full_attention\":{}}}", NULL,
+          "key 'rope_type' in 'config.json': got nothing",
+          "'default' and 'proportional' with full attention only" },
+    };
+    char text[512];
+
+    for (size_t i = 0; i < MP_ARRAY_LEN(cases); i++) {
+        snprintf(text, sizeof(text), "%s%s%s", cases[i].got, need, cases[i].wanted);
+        check_refused(gemma4, cases[i].changes, cases[i].without, "E_UNSUPPORTED", text);
+    }
+    check_refused(gemma4, "{\"num_global_key_value_heads\":3}", NULL, "E_CONFIG",
+                  "heads of full attention in 'config.json': got num_global_key_value_heads 3 and "
+                  "global_head_dim 512, need a divisor of num_attention_heads 16 and an even "
+                  "number");
+    check_refused(gemma4, "{\"global_head_dim\":511}", NULL, "E_CONFIG",
+                  "heads of full attention in 'config.json': got num_global_key_value_heads 2 and "
+                  "global_head_dim 511, need a divisor of num_attention_heads 16 and an even "
+                  "number");
+    check_refused(gemma4, "{\"final_logit_softcapping\":0}", NULL, "E_JSON_RANGE",
+                  "key 'final_logit_softcapping' in 'config.json': got 0, need a number from "
+                  "1e-06 to 1e+06");
+}
+
 int main(void)
 {
     RUN(factors_of_frequencies_are_read);
@@ -237,5 +347,7 @@ int main(void)
     RUN(latent_attention_is_read);
     RUN(layers_with_experts_are_listed);
     RUN(groups_of_deepseek_v2_may_not_be_used);
+    RUN(layers_with_wider_heads_are_read);
+    RUN(what_wider_heads_come_with_is_refused_by_name);
     return 0;
 }

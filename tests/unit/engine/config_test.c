@@ -137,11 +137,13 @@ static void rope_in_every_place_where_it_is_written(void)
                   "key 'rope_theta' in 'config.json': got 0, need a number from 1 to 1e+12");
 }
 
-#define FAMILIES                                                                                                   \
-    "DeepseekV2ForCausalLM, DeepseekV3ForCausalLM, Ernie4_5_MoeForCausalLM, Glm4MoeForCausalLM, "                  \
-    "Glm4MoeLiteForCausalLM, GptOssForCausalLM, GraniteMoeForCausalLM, Lfm2MoeForCausalLM, MiniMaxM2ForCausalLM, " \
-    "MixtralForCausalLM, OlmoeForCausalLM, PhimoeForCausalLM, Qwen2MoeForCausalLM, "                               \
-    "Qwen3_5MoeForConditionalGeneration, Qwen3_5MoeForCausalLM, Qwen3MoeForCausalLM, "                             \
+#define FAMILIES                                                                       \
+    "DeepseekV2ForCausalLM, DeepseekV3ForCausalLM, Ernie4_5_MoeForCausalLM, "          \
+    "Gemma4ForConditionalGeneration, Gemma4ForCausalLM, Glm4MoeForCausalLM, "          \
+    "Glm4MoeLiteForCausalLM, GptOssForCausalLM, GraniteMoeForCausalLM, "               \
+    "Lfm2MoeForCausalLM, MiniMaxM2ForCausalLM, MixtralForCausalLM, OlmoeForCausalLM, " \
+    "PhimoeForCausalLM, Qwen2MoeForCausalLM, Qwen3_5MoeForConditionalGeneration, "     \
+    "Qwen3_5MoeForCausalLM, Qwen3MoeForCausalLM, "                                     \
     "Qwen3NextForCausalLM"
 
 #define QUANTISED(got)                                                               \
