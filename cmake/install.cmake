@@ -1,6 +1,6 @@
 # What `cmake --install` puts where: the program with its man page and completions, the libraries
 # and the Python module that `moepager preload` puts under others, the shared library with its one
-# header, a pkg-config file and a CMake package (find_package(moepager), target moepager::moepager).
+# header, the headers of policy plug-ins, a pkg-config file and a CMake package (find_package(moepager), target moepager::moepager).
 install(TARGETS moepager RUNTIME)
 install(TARGETS moepager_shared EXPORT moepagerTargets LIBRARY
     INCLUDES DESTINATION ${CMAKE_INSTALL_INCLUDEDIR})
@@ -25,6 +25,12 @@ install(FILES ${pages}/moepager DESTINATION ${CMAKE_INSTALL_DATADIR}/bash-comple
 install(FILES ${pages}/_moepager DESTINATION ${CMAKE_INSTALL_DATADIR}/zsh/site-functions)
 install(FILES ${pages}/moepager.fish DESTINATION ${CMAKE_INSTALL_DATADIR}/fish/vendor_completions.d)
 install(FILES policy/moepager.h DESTINATION ${CMAKE_INSTALL_INCLUDEDIR})
+# What a plug-in includes (policy/plugin.h), in the folders that the headers themselves name.
+foreach(header policy/plugin.h policy/policy.h policy/builtins.h policy/costs.h policy/residents.h
+    vmm/base/arena.h vmm/base/compiler.h vmm/base/error.h vmm/base/status.h vmm/options/opt.h)
+    get_filename_component(folder ${header} DIRECTORY)
+    install(FILES ${header} DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/moepager/${folder})
+endforeach()
 
 # The pkg-config file finds its prefix from its own place, so that the tree can be moved.
 file(RELATIVE_PATH MP_PC_TO_PREFIX "/${CMAKE_INSTALL_LIBDIR}/pkgconfig" "/")

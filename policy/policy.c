@@ -117,10 +117,25 @@ const char *mp_policy_kind_name(enum mp_policy_kind kind)
     return (unsigned)kind < MP_POLICY_KIND_COUNT ? kinds[kind].name : "?";
 }
 
+/* The policies of plug-ins, in the order in which they came. */
+static struct {
+    enum mp_policy_kind kind;
+    const struct mp_policy_info *info;
+} added[MP_POLICIES_ADDED_MAX];
+static size_t added_count;
+
 const struct mp_policy_info *mp_policy_builtin(enum mp_policy_kind kind, size_t i)
 {
-    return (unsigned)kind < MP_POLICY_KIND_COUNT && i < kinds[kind].count ? kinds[kind].list[i]
-                                                                          : NULL;
+    if ((unsigned)kind >= MP_POLICY_KIND_COUNT)
+        return NULL;
+    if (i < kinds[kind].count)
+        return kinds[kind].list[i];
+    i -= kinds[kind].count;
+    for (size_t a = 0; a < added_count; a++) {
+        if (added[a].kind == kind && i-- == 0)
+            return added[a].info;
+    }
+    return NULL;
 }
 
 const struct mp_policy_info *mp_policy_find(enum mp_policy_kind kind, const char *name)
@@ -199,6 +214,23 @@ enum mp_status mp_policy_check(enum mp_policy_kind kind, const struct mp_policy_
     if (missing != NULL)
         return mp_fail(MP_ERR_INVALID, "E_POLICY_CHECK", "%s policy '%s' lacks %s",
                        mp_policy_kind_name(kind), info->name, missing);
+    return MP_OK;
+}
+
+enum mp_status mp_policy_add(enum mp_policy_kind kind, const struct mp_policy_info *info)
+{
+    enum mp_status status = mp_policy_check(kind, info);
+
+    if (status != MP_OK)
+        return status;
+    if (mp_policy_find(kind, info->name) != NULL)
+        return mp_fail(MP_ERR_CONFIG, "E_POLICY_ADD", "there is a %s policy '%s' already",
+                       mp_policy_kind_name(kind), info->name);
+    if (added_count == MP_POLICIES_ADDED_MAX)
+        return mp_fail(MP_ERR_CONFIG, "E_POLICY_ADD", "%s policy '%s': at most %d can be added",
+                       mp_policy_kind_name(kind), info->name, MP_POLICIES_ADDED_MAX);
+    added[added_count].kind = kind;
+    added[added_count++].info = info;
     return MP_OK;
 }
 

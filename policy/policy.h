@@ -376,8 +376,8 @@ enum mp_policy_kind {
 
 const char *mp_policy_kind_name(enum mp_policy_kind kind);
 
-/* The built-in tables of a kind: entry i, NULL past the end. Every ops table begins with its info.
- */
+/* The tables of a kind, the built-in ones first, then those of plug-ins: entry i, NULL past the
+ * end. Every ops table begins with its info. */
 const struct mp_policy_info *mp_policy_builtin(enum mp_policy_kind kind, size_t i);
 
 /* NULL if there is no such policy, or no name. */
@@ -389,6 +389,16 @@ const struct mp_policy_info *mp_policy_find(enum mp_policy_kind kind, const char
  * missing function; another ABI is MP_ERR_UNSUPPORTED. */
 enum mp_status mp_policy_check(enum mp_policy_kind kind,
                                const struct mp_policy_info *info) MP_MUST_CHECK;
+
+#define MP_POLICIES_ADDED_MAX 32
+
+/*
+ * Put a table behind the built-in ones of its kind; it must outlive the process. Start-up code
+ * only. MP_ERR_CONFIG E_POLICY_ADD: the name is taken, or there are too many; else as
+ * mp_policy_check().
+ */
+enum mp_status mp_policy_add(enum mp_policy_kind kind,
+                             const struct mp_policy_info *info) MP_MUST_CHECK;
 
 #define MP_POLICY_PREFIX_BYTES 64
 

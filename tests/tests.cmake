@@ -367,6 +367,23 @@ mp_test(unit/policy/policy_fault_test LIBS mp_policy SOURCES tests/unit/policy/p
     TIMEOUT 120)
 mp_test(unit/policy/bound_test LIBS mp_policy)
 mp_test(unit/policy/heat_test LIBS mp_policy)
+mp_test(unit/policy/plugins_test LIBS mp_policy WRAP_FILES ARGS ${CMAKE_BINARY_DIR}/plugins LABELS fault)
+target_link_options(unit_policy_plugins_test PRIVATE
+    -Wl,--dynamic-list=${PROJECT_SOURCE_DIR}/policy/plugin.list)
+# The plug-ins that it loads: a good one, and one for each way to be refused.
+foreach(plugin newest LACKS SYMBOL ABI EMPTY CLASH DEFAULT OFFSET OPTION CALL)
+    set(source tests/unit/policy/plugin_bad.c)
+    if(plugin STREQUAL newest)
+        set(source tests/system/install/newest.c)
+    endif()
+    add_library(plugin_${plugin} MODULE ${source})
+    target_compile_definitions(plugin_${plugin} PRIVATE BAD_${plugin})
+    target_include_directories(plugin_${plugin} PRIVATE ${PROJECT_SOURCE_DIR})
+    target_link_libraries(plugin_${plugin} PRIVATE mp_options)
+    set_target_properties(plugin_${plugin} PROPERTIES PREFIX "" OUTPUT_NAME ${plugin}
+        LIBRARY_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/plugins)
+    add_dependencies(unit_policy_plugins_test plugin_${plugin})
+endforeach()
 mp_test(unit/policy/policy_test LIBS mp_policy)
 mp_test(unit/policy/predict_prefetch_test LIBS mp_policy)
 mp_test(unit/policy/assign/presched_test LIBS mp_policy)

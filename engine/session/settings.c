@@ -4,6 +4,7 @@
  */
 #include "engine/session/settings.h"
 
+#include <stdio.h>
 #include <string.h>
 
 #include "engine/session/draft/draft.h"
@@ -116,8 +117,9 @@ static const struct mp_opt run_opts[] = {
 };
 
 #define POLICY_GROUPS_MAX 64
-#define POLICY_CONFIG_BYTES 1024
-#define FIXED_GROUPS 9
+#define POLICY_CONFIG_BYTES MP_PLUGIN_CONFIG_BYTES
+#define FIXED_GROUPS 10
+#define VARIABLE_BYTES 128
 
 static struct mp_opt_group groups[FIXED_GROUPS + POLICY_GROUPS_MAX + 1];
 static char prefixes[POLICY_GROUPS_MAX][MP_POLICY_PREFIX_BYTES];
@@ -162,6 +164,7 @@ static const struct mp_opt_group *list_groups(struct mp_settings *settings)
         { "MOEPAGER_", mp_gpu_opts, &settings->gpu, NULL },
         { "MOEPAGER_", mp_preload_opts, &settings->preload, NULL },
         { "MOEPAGER_", mp_gpu_window_opts, &settings->gpu_window, NULL },
+        { "MOEPAGER_", mp_plugin_opts, &settings->plugins, NULL },
         { "MOEPAGER_", mp_log_opts, &settings->log, NULL },
         { "MOEPAGER_", mp_opt_opts, &settings->opt, NULL },
     };
@@ -184,11 +187,62 @@ static const struct mp_opt_group *list_groups(struct mp_settings *settings)
     return groups;
 }
 
+/* Once in a process: the lists of policies keep what was added. */
+static enum mp_status load_plugins(struct mp_plugin_config *config)
+{
+    static bool loaded;
+    enum mp_status status = MP_OK;
+
+    mp_opt_load(mp_plugin_opts, "MOEPAGER_", config);
+    if (!loaded)
+        status = mp_plugins_load(config->path);
+    loaded = loaded || status == MP_OK;
+    return status;
+}
+
+/* The first group behind `group` that has the variable `name`, or NULL. */
+static const struct mp_opt_group *find_variable(const struct mp_opt_group *group, const char *name)
+{
+    char other[VARIABLE_BYTES];
+
+    while ((++group)->prefix != NULL) {
+        for (const struct mp_opt *opt = group->table; opt->name != NULL; opt++) {
+            snprintf(other, sizeof(other), "%s%s", group->prefix, opt->name);
+            if (!strcmp(name, other))
+                return group;
+        }
+    }
+    return NULL;
+}
+
+/* Two options with one variable would be set together. */
+static enum mp_status check_variables(const struct mp_opt_group *group)
+{
+    char name[VARIABLE_BYTES];
+
+    for (; group->prefix != NULL; group++) {
+        for (const struct mp_opt *opt = group->table; opt->name != NULL; opt++) {
+            snprintf(name, sizeof(name), "%s%s", group->prefix, opt->name);
+            if (find_variable(group, name) != NULL)
+                return mp_fail(MP_ERR_CONFIG, "E_PLUGIN",
+                               "an option of a plug-in has the variable %s of another option; "
+                               "rename the policy or the option",
+                               name);
+        }
+    }
+    return MP_OK;
+}
+
 enum mp_status mp_settings_load(struct mp_settings *settings)
 {
+    enum mp_status status;
+
     memset(settings, 0, sizeof(*settings));
+    status = load_plugins(&settings->plugins);
     settings->groups = list_groups(settings);
-    return mp_opt_load_all(settings->groups);
+    if (status == MP_OK && settings->plugins.path[0] != '\0')
+        status = check_variables(settings->groups);
+    return status == MP_OK ? mp_opt_load_all(settings->groups) : status;
 }
 
 enum mp_status mp_settings_start_log(const struct mp_settings *settings)

@@ -4,6 +4,7 @@
 #include "engine/gpu/cublas.h"
 #include "engine/gpu/gpu.h"
 #include "engine/pool/pool.h"
+#include "policy/plugins.h"
 #include "policy/policy.h"
 #include "vmm/base/log.h"
 #include "vmm/io/io_options.h"
@@ -66,13 +67,15 @@ struct mp_settings {
     struct mp_io_config io;
     struct mp_preload_config preload;       /* passed on, not used by the program itself */
     struct mp_gpu_window_config gpu_window; /* the same */
-    const struct mp_opt_group *groups;      /* all tables, filled; for mp_opt_set() and listings */
+    struct mp_plugin_config plugins;
+    const struct mp_opt_group *groups; /* all tables, filled; for mp_opt_set() and listings */
 };
 
 /*
  * Fill `settings` from the environment. settings->groups lists all tables, those of the policies
- * included; it lies in static storage, so there is one settings object in a program.
- * MP_ERR_CONFIG as mp_opt_load_all().
+ * included; it lies in static storage, so there is one settings object in a program. Plug-ins are
+ * loaded first, at the first call. MP_ERR_CONFIG as mp_plugins_load() and mp_opt_load_all(), and
+ * E_PLUGIN if an option of a plug-in has the variable of another one.
  */
 enum mp_status mp_settings_load(struct mp_settings *settings) MP_MUST_CHECK;
 

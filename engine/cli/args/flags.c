@@ -352,6 +352,8 @@ bool mp_flag_is_of(enum mp_command command, const struct mp_opt_group *group)
 {
     const bool preloaded = group->table == mp_preload_opts || group->table == mp_gpu_window_opts;
 
+    if (group->table == mp_plugin_opts) /* loaded before flags are read */
+        return false;
     return !preloaded || command == MP_COMMAND_PRELOAD || command == MP_COMMAND_ENV;
 }
 

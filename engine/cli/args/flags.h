@@ -38,7 +38,7 @@ struct mp_flag {
 };
 
 /* True if the settings of this table are flags of the command. Those of the preloaded library
- * belong only to the commands that pass them on or show them. */
+ * belong only to the commands that pass them on or show them, that of plug-ins to none. */
 bool mp_flag_is_of(enum mp_command command, const struct mp_opt_group *group);
 
 extern const struct mp_flag mp_flags[];

@@ -4,7 +4,8 @@
 # Installs BUILD into an empty prefix, moves it, and uses it as a stranger would: the program runs,
 # and starts others with the library under them,
 # a C program is built with pkg-config and with the CMake package and reads experts through the
-# library, and the header compiles alone as C11 and, if there is a compiler, as C++.
+# library, and the header compiles alone as C11 and, if there is a compiler, as C++. A plug-in with
+# a policy is built with the installed headers, loaded by the installed program, and decides.
 set -eu
 build=$1 cc=$2
 here=$(cd "$(dirname "$0")" && pwd)
@@ -42,7 +43,7 @@ fi
 
 echo "header alone"
 include=$work/prefix/include
-[ "$(ls "$include")" = moepager.h ]
+[ "$(ls -p "$include" | tr "\n" " ")" = "moepager/ moepager.h " ]
 echo '#include <moepager.h>' >"$work/only.c"
 "$cc" -std=c11 -Wall -Wextra -Werror -pedantic -I"$include" -c "$work/only.c" -o "$work/only.o"
 for cxx in c++ g++ clang++; do
@@ -51,6 +52,32 @@ for cxx in c++ g++ clang++; do
     echo "compiles with $cxx"
     break
 done
+
+echo "plug-in"
+program=$work/prefix/bin/moepager
+mkdir -m 755 "$work/plugins"
+"$cc" -std=gnu11 -Wall -Wextra -Werror -fPIC -shared -I"$include/moepager" "$here/newest.c" \
+    -o "$work/plugins/newest.so"
+chmod 755 "$work/plugins/newest.so"
+# A trace whose one layer goes round and round over six experts, of which five have room.
+{
+    echo "# moepager trace v1"
+    echo "# model=loop layers=1 experts=6 top_k=1 expert_bytes=4096"
+    for step in $(seq 0 59); do echo "$step 0 0 $step $((step % 6)):1"; done
+} >"$work/loop"
+export MOEPAGER_PLUGINS=$work/plugins
+"$program" info | grep -F "newest"
+"$program" env | grep -F "MOEPAGER_NEWEST_BY_LAYER"
+"$program" replay "$work/loop" --evict lru,newest --budget 20480 --csv | tee "$work/rates"
+awk -F, 'NR > 1 { rate[$1] = $4 } END { exit !(rate["lru"] == 0 && rate["newest"] > 0.7) }' "$work/rates"
+if MOEPAGER_NEWEST_BY_LAYER=7 "$program" info 2>"$work/log"; then exit 1; fi
+grep -F "error[E_OPTION]: option 'MOEPAGER_NEWEST_BY_LAYER'" "$work/log"
+chmod 777 "$work/plugins"
+if "$program" info 2>"$work/log"; then exit 1; fi
+grep -F "error[E_PLUGIN]" "$work/log" | grep -F "others may write to the folder"
+unset MOEPAGER_PLUGINS
+if "$program" simulate --machine host-disk --model qwen1.5-moe --evict newest 2>"$work/log"; then exit 1; fi
+grep -F "error[E_POLICY]" "$work/log"
 
 head -c $((3 * 8 * 12288)) /dev/urandom >"$work/experts"
 pc=$(dirname "$(find "$work/prefix" -name moepager.pc)")
