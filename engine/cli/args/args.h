@@ -17,6 +17,7 @@ struct mp_args {
     const char *logits_out, *trace, *timeline, *decision_log, *out, *tokens_file, *from_trace;
     const char *replayed, *evicts, *profiles, *partition, *budgets, *accounting; /* of replay */
     const char *machine, *batches, *changes;              /* of simulate; profiles also */
+    const char *target_tpot;                              /* of plan; budgets, machine also */
     const char *cluster, *places;                         /* of simulate, bench: several servers */
     const char *requests;                                 /* of bench, for several servers */
     const char *text, *sweep, *reference;                 /* of calibrate and eval */
@@ -54,7 +55,8 @@ struct mp_args {
     X(PRELOAD, preload)     \
     X(SERVE, serve)         \
     X(CHAT, chat)           \
-    X(TOKENIZE, tokenize)
+    X(TOKENIZE, tokenize)   \
+    X(PLAN, plan)
 
 enum mp_command {
 #define X(upper, lower) MP_COMMAND_##upper,

@@ -21,6 +21,7 @@
 #define SERVE MP_COMMAND_BIT(SERVE)
 #define CHAT MP_COMMAND_BIT(CHAT)
 #define TOKENIZE MP_COMMAND_BIT(TOKENIZE)
+#define PLAN MP_COMMAND_BIT(PLAN)
 #define ALL ((1u << MP_COMMAND_COUNT) - 1)
 
 #define AT(field) offsetof(struct mp_args, field)
@@ -53,7 +54,7 @@
     }
 
 /* Sentences of flags with several rows. */
-#define MODEL_HELP "a directory, a GGUF file or a cached ORG/NAME; simulate: a description"
+#define MODEL_HELP "a directory, a GGUF file or a cached ORG/NAME; simulate, plan: a description"
 #define OUT_HELP "repack: a new directory, or GGUF file; calibrate: a file (in the model's)"
 #define PROMPT_TOKENS_HELP "tokens of each prompt (64)"
 #define GEN_TOKENS_HELP "tokens to generate for each prompt (64)"
@@ -69,7 +70,7 @@ const struct mp_flag mp_flags[] = {
            "how well the next tokens' experts are guessed; what that gains"),
     TEXT("model", model, ALL & ~(ENV | REPLAY | SIMULATE | PRELOAD), BASIC, "MODEL", MODEL_HELP),
     INPUT("model", model, SIMULATE, BASIC, "MODEL", MODEL_HELP),
-    INPUT("machine", machine, SIMULATE, BASIC, "NAME",
+    INPUT("machine", machine, SIMULATE | PLAN, BASIC, "NAME",
           "the machine's description: a built-in one or a file (docs/simulate.md)"),
     INPUT("cluster", cluster, SIMULATE | BENCH, BASIC, "FILE",
           "several servers (docs/simulate.md); bench: MPI ranks (docs/cluster.md)"),
@@ -99,8 +100,10 @@ const struct mp_flag mp_flags[] = {
       "end before this text; may be repeated" },
     SWITCH("ignore-eos", ignore_eos, RUN, EXPERT, "continue after the model's end token"),
     NUMBER("prompt-tokens", prompt_tokens, 1, 1u << 24, BENCH, BASIC, "N", PROMPT_TOKENS_HELP),
-    NUMBER("prompt-tokens", prompt_tokens, 1, 1u << 20, SIMULATE, BASIC, "N", PROMPT_TOKENS_HELP),
+    NUMBER("prompt-tokens", prompt_tokens, 1, 1u << 20, SIMULATE | PLAN, BASIC, "N",
+           PROMPT_TOKENS_HELP),
     NUMBER("gen-tokens", gen_tokens, 1, 1u << 24, BENCH, BASIC, "N", GEN_TOKENS_HELP),
+    NUMBER("gen-tokens", gen_tokens, 1, 1u << 20, PLAN, BASIC, "N", GEN_TOKENS_HELP),
     NUMBER("gen-tokens", gen_tokens, 0, 1u << 20, SIMULATE, BASIC, "N", GEN_TOKENS_HELP),
     NUMBER("batch", batch, 1, 64, BENCH | EVAL | SERVE, BASIC, "N",
            "sequences at once (1; eval --predictors: 32; serve: 8)"),
@@ -109,7 +112,7 @@ const struct mp_flag mp_flags[] = {
     NUMBER("repeat", repeat, 1, 1000, BENCH, BASIC, "R", "runs; the median one is reported (3)"),
     INPUT("tokens-file", tokens_file, BENCH, EXPERT, "FILE",
           "token ids: the prompt, then what is generated, whatever the logits are"),
-    INPUT("from-trace", from_trace, BENCH | CALIBRATE | SIMULATE, EXPERT, "FILE",
+    INPUT("from-trace", from_trace, BENCH | CALIBRATE | SIMULATE | PLAN, EXPERT, "FILE",
           "take the routing from this trace instead of the model's routers"),
     OUTPUT("trace", trace, RUN | BENCH, BASIC, "FILE",
            "write which experts the router chose (docs/trace-format.md)"),
@@ -148,18 +151,20 @@ const struct mp_flag mp_flags[] = {
     SWITCH("markdown", markdown, ENV, EXPERT, "print the text of docs/options.md"),
     TEXT("page", page, ENV, EXPERT, "KIND",
          "print a page: man, or completions for bash, zsh or fish"),
-    TEXT("profile", profiles, REPLAY | SIMULATE, BASIC, "A,B",
+    TEXT("profile", profiles, REPLAY | SIMULATE | PLAN, BASIC, "A,B",
          "profiles to compare; replay takes evict, admit and partition of each"),
     TEXT("evict", evicts, REPLAY, BASIC, "A,B",
          "evict policies to compare, and belady, the bound (belady and all of them)"),
     TEXT("partition", partition, REPLAY, BASIC, "P",
          "who competes for slots (global, or the profile's)"),
-    TEXT("budget", budgets, REPLAY, BASIC, "X,Y",
+    TEXT("budget", budgets, REPLAY | PLAN, BASIC, "X,Y",
          "sizes, or shares of all experts such as 25%, to compare"),
     TEXT("accounting", accounting, REPLAY, EXPERT, "A",
          "pager or curve, see docs/replay.md (pager)"),
     SWITCH("csv", csv, REPLAY, BASIC, "one line per policy and budget"),
-    TEXT("set", changes, SIMULATE, EXPERT, "KEY=N,...",
+    TEXT("target-tpot", target_tpot, PLAN, BASIC, "TIME",
+         "find the least budget that gives a token in this time, such as 100ms"),
+    TEXT("set", changes, SIMULATE | PLAN, EXPERT, "KEY=N,...",
          "replace numbers of the descriptions, such as launch_us=50"),
     NUMBER("warm", warm_tokens, 0, 1u << 20, SIMULATE, EXPERT, "N",
            "decode steps before the prompt, which are not counted (0)"),
@@ -324,6 +329,11 @@ const struct mp_command_info mp_commands[MP_COMMAND_COUNT] = {
     { "tokenize", "show the tokens of a text", "--log LEVEL",
       "  moepager tokenize --model models/tiny-moe --prompt 'def main():'\n"
       "  moepager tokenize --model DIR --prompt-file - --json\n" },
+    { "plan", "what this or a described machine can do with a model, simulated",
+      "--evict NAME, ..., --ctx N, --seed S" KEEPS_NOTHING,
+      "  moepager plan --model DIR --target-tpot 100ms\n"
+      "  moepager plan --model qwen3-30b-a3b --machine host-disk --budget 25%,50% --json\n"
+      "  moepager plan --model DIR --from-trace trace.txt --profile lru,gate-ema\n" },
 };
 
 static const struct mp_flag *find_exactly(enum mp_command command, const char *name, size_t bytes)
