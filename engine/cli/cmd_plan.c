@@ -17,6 +17,7 @@
 #define PROFILES_MAX 16
 #define PROFILES "gate-ema,gate-lru,lru,auto"
 #define BUDGETS "5%,10%,20%,30%,40%,50%,75%,100%"
+#define WARM_STEPS 64  /* before the prompt: a run has more tokens than are simulated */
 #define SEARCH_STEPS 7 /* halves the step of the table so often */
 
 struct row {
@@ -85,6 +86,7 @@ static enum mp_status run_budget(const struct plan *p, const struct mp_sim_machi
             .batch = 1,
             .prompt = (uint32_t)p->args->prompt_tokens,
             .gen = (uint32_t)p->args->gen_tokens,
+            .warm = p->args->from_trace != NULL ? 0 : WARM_STEPS,
             .budget = budget,
             .seed = p->settings->run.seed,
             .fit = &p->fit,
