@@ -18,9 +18,14 @@
 #include "vmm/base/error.h"
 
 const struct mp_opt mp_plugin_opts[] = {
-    MP_OPT_TEXT("PLUGINS", struct mp_plugin_config, path, "",
-                "Policies to load at the start: a shared library, or a folder of them; empty: "
-                "none. Only a variable: the lists must be complete before flags are read."),
+    { .name = "PLUGINS",
+      .dfl = "",
+      .kind = MP_OPT_STRING,
+      .offset = offsetof(struct mp_plugin_config, path),
+      .max = sizeof(((struct mp_plugin_config *)0)->path),
+      .help = "Policies to load at the start, before flags are read: a shared library, or a folder "
+              "of them; empty: none.",
+      .only_variable = true },
     MP_OPT_END,
 };
 

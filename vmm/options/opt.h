@@ -55,6 +55,7 @@ struct mp_opt {
     double f64_min, f64_max;    /* inclusive, MP_OPT_F64 */
     const char *const *choices; /* MP_OPT_CHOICE: NULL-terminated; stores the index */
     const char *help;           /* one sentence */
+    bool only_variable;         /* no command has a flag for it: listings name none */
 };
 
 /* Evaluates to 0; does not compile unless type.field has the type that the kind stores. */

@@ -134,7 +134,10 @@ void mp_opt_print_markdown(const struct mp_opt_group *groups, FILE *out)
     for (const struct mp_opt_group *group = groups; group->prefix != NULL; group++) {
         for (const struct mp_opt *opt = group->table; opt->name != NULL; opt++) {
             flag_name(group, opt, flag);
-            fprintf(out, "| `%s%s` | `--%s` | ", group->prefix, opt->name, flag);
+            fprintf(out, "| `%s%s` | ", group->prefix, opt->name);
+            if (!opt->only_variable)
+                fprintf(out, "`--%s`", flag);
+            fputs(" | ", out);
             if (*opt->dfl != '\0')
                 fprintf(out, "`%s`", opt->dfl);
             fputs(" | ", out);
@@ -161,7 +164,7 @@ void mp_opt_print_json(const struct mp_opt_group *groups, FILE *out)
             snprintf(name, sizeof(name), "%s%s", group->prefix, opt->name);
             mp_json_put_string(&json, "name", name);
             flag_name(group, opt, name);
-            mp_json_put_string(&json, "flag", name);
+            mp_json_put_string(&json, "flag", opt->only_variable ? "" : name);
             mp_opt_format(opt, (const char *)group->config + opt->offset, text);
             mp_json_put_string(&json, "value", text);
             mp_json_put_string(&json, "effective", effect != NULL ? effect : text);

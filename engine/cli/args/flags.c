@@ -54,7 +54,7 @@
     }
 
 /* Sentences of flags with several rows. */
-#define MODEL_HELP "a directory, a GGUF file or a cached ORG/NAME; simulate, plan: a description"
+#define MODEL_HELP "directory, GGUF file or cached ORG/NAME; simulate, plan: a description"
 #define OUT_HELP "repack: a new directory, or GGUF file; calibrate: a file (in the model's)"
 #define PROMPT_TOKENS_HELP "tokens of each prompt (64)"
 #define GEN_TOKENS_HELP "tokens to generate for each prompt (64)"

@@ -12,7 +12,7 @@
 static const char *const colors[] = { "red", "green", NULL };
 
 struct config {
-    uint64_t on, count, bytes, wait_ms, color;
+    uint64_t on, count, bytes, wait_ms, color, early;
     double ratio;
     char text[8];
     struct mp_share budget;
@@ -27,6 +27,13 @@ static const struct mp_opt table[] = {
     MP_OPT_REAL("RATIO", struct config, ratio, "0.5", -1, 100, "A number."),
     MP_OPT_TEXT("TEXT", struct config, text, "abc", "Some text."),
     MP_OPT_PART("BUDGET", struct config, budget, "auto", "A part."),
+    { .name = "EARLY",
+      .dfl = "7",
+      .kind = MP_OPT_U64,
+      .offset = offsetof(struct config, early),
+      .max = 9,
+      .help = "A variable.",
+      .only_variable = true },
     MP_OPT_END
 };
 
@@ -357,10 +364,12 @@ static void markdown_and_json_list_every_option(void)
                        "| A count. |\n") != NULL);
     CHECK(strstr(text, "| `MOEPAGER_STRICT` | `--strict` | `off` |") != NULL);
     CHECK(strstr(text, "A choice \\| of two.") != NULL);
+    CHECK(strstr(text, "| `MOEPAGER_T_EARLY` |  | `7` |") != NULL);
     CHECK(strstr(text, "from -1 to 100 |") != NULL);
     text = printed(mp_opt_print_json);
     CHECK(strstr(text, "\"name\": \"MOEPAGER_T_RATIO\"") != NULL);
     CHECK(strstr(text, "\"flag\": \"t-ratio\"") != NULL);
+    CHECK(strstr(text, "\"flag\": \"\"") != NULL);
     CHECK(strstr(text, "\"value\": \"0.1\"") != NULL);
 }
 
