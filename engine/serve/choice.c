@@ -139,7 +139,7 @@ static void write_event(struct mp_choice *choice, const char *text, size_t bytes
     } else {
         mp_json_put_string_n(&w.json, "text", text != NULL ? text : "", bytes);
     }
-    mp_json_put_null(&w.json, "logprobs");
+    mp_logprobs_put(&w.json, choice);
     put_finish(&w.json, finish);
     mp_json_object_end(&w.json);
     mp_json_array_end(&w.json);
@@ -177,7 +177,7 @@ static void end_stream(struct mp_exchange *exchange)
 
 /* ---- one object */
 
-static void put_choice(struct mp_json_out *json, const struct mp_choice *choice)
+static void put_choice(struct mp_json_out *json, struct mp_choice *choice)
 {
     mp_json_object_begin(json, NULL);
     mp_json_put_u64(json, "index", choice->index);
@@ -190,7 +190,7 @@ static void put_choice(struct mp_json_out *json, const struct mp_choice *choice)
     } else {
         mp_json_put_string_n(json, "text", choice->text, choice->bytes);
     }
-    mp_json_put_null(json, "logprobs");
+    mp_logprobs_put(json, choice);
     put_finish(json, &choice->finish);
     mp_json_object_end(json);
 }
@@ -314,6 +314,7 @@ enum mp_status mp_choices_submit(struct mp_exchange *exchange)
             .on_end = on_end,
             .restrict_logits = exchange->grammar != NULL ? mp_format_restrict : NULL,
             .chosen = exchange->grammar != NULL ? mp_format_chosen : NULL,
+            .on_token = request->logprobs ? mp_logprobs_note : NULL,
             .ctx = &exchange->choices[i],
         };
 

@@ -12,12 +12,18 @@
 /* A stream whose reader is this far behind is given up. */
 #define UNREAD_BYTES_MAX (1u << 20)
 
+static void free_choice(struct mp_choice *choice)
+{
+    free(choice->text);
+    free(choice->logprobs.list);
+}
+
 static void exchange_free(struct mp_exchange *exchange)
 {
     for (uint32_t i = 0; exchange->prompts != NULL && i < exchange->prompt_count; i++)
         mp_ids_free(&exchange->prompts[i]);
     for (uint32_t i = 0; exchange->choices != NULL && i < exchange->choice_count; i++)
-        free(exchange->choices[i].text);
+        free_choice(&exchange->choices[i]);
     mp_format_close(exchange);
     free(exchange->prompts);
     free(exchange->choices);

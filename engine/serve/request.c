@@ -56,8 +56,8 @@ static const struct {
     { "frequency_penalty", BOTH, UNMOVED },
     { "presence_penalty", BOTH, UNMOVED },
     { "logit_bias", BOTH, UNMOVED },
-    { "logprobs", BOTH, UNMOVED },
-    { "top_logprobs", BOTH, UNMOVED },
+    { "logprobs", BOTH, USED },
+    { "top_logprobs", CHAT, USED },
     { "tools", CHAT, UNMOVED },
     { "functions", CHAT, UNMOVED },
     { "echo", TEXT, UNMOVED },
@@ -375,6 +375,27 @@ static enum mp_status read_counts(struct mp_request *request)
     return status;
 }
 
+/* A switch and a number in chats; in completions one number, of which 0 is one, too. */
+static enum mp_status read_logprobs(struct mp_request *request)
+{
+    const json_t *root = request->root, *value = json_object_get(root, "logprobs");
+    const bool chat = request->kind == MP_REQUEST_CHAT;
+    uint64_t top = 0;
+    enum mp_status status = MP_OK;
+
+    if (chat)
+        status = mp_json_bool_or(root, "logprobs", NAME, false, &request->logprobs);
+    else
+        request->logprobs = value != NULL && !json_is_null(value) && !json_is_false(value);
+    if (status == MP_OK && (chat || request->logprobs))
+        status = mp_json_u64_or(root, chat ? "top_logprobs" : "logprobs", NAME, 0,
+                                MP_REQUEST_TOP_MAX, 0, &top);
+    if (status == MP_OK && top > 0 && !request->logprobs)
+        status = bad("top_logprobs", "logprobs true");
+    request->top_logprobs = (uint32_t)top;
+    return status;
+}
+
 static enum mp_status read_format(struct mp_request *request)
 {
     const json_t *format = json_object_get(request->root, "response_format");
@@ -403,6 +424,8 @@ static enum mp_status read_generation(struct mp_request *request,
         status = read_counts(request);
     if (status == MP_OK)
         status = read_stops(request);
+    if (status == MP_OK)
+        status = read_logprobs(request);
     if (status == MP_OK)
         status = read_format(request);
     if (status == MP_OK)

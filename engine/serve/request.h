@@ -28,6 +28,7 @@ enum mp_request_kind {
 #define MP_REQUEST_MESSAGES_MAX 4096
 #define MP_REQUEST_PROMPTS_MAX 64
 #define MP_REQUEST_CHOICES_MAX 64 /* prompts times n */
+#define MP_REQUEST_TOP_MAX 20     /* likeliest tokens */
 
 /* Text, or ids if there is no text. Both point into the request. */
 struct mp_request_prompt {
@@ -58,6 +59,8 @@ struct mp_request {
     bool stream, stream_usage, ignore_eos;
     const char *stops[MP_STOPS_MAX];
     uint32_t stop_count;
+    bool logprobs;
+    uint32_t top_logprobs; /* with each token, how many of the likeliest */
     enum mp_request_format format;
     const json_t *schema;
 

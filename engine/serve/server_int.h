@@ -9,8 +9,21 @@
 
 /*
  * Private to engine/serve: server.c (the loop), exchange.c (requests in, replies out), choice.c
- * (answers as JSON), format.c (answers that must be JSON), state.c (metrics, map of experts).
+ * (answers as JSON), logprobs.c (tokens with their probabilities), format.c (answers that must be
+ * JSON), state.c (metrics, map of experts).
  */
+struct mp_logprob {
+    uint32_t token;
+    float logprob;
+};
+
+/* Tokens of an answer: each is followed by the likeliest in its place. */
+struct mp_logprobs {
+    struct mp_logprob *list; // (capacity, 1 + request.top_logprobs)
+    size_t count, capacity;  /* tokens that are not written yet */
+    uint64_t offset;         /* characters of the answer before them */
+};
+
 struct mp_choice {
     struct mp_exchange *exchange;
     uint32_t index;
@@ -20,6 +33,7 @@ struct mp_choice {
     char *text; /* when it has ended */
     size_t bytes;
     enum mp_finish finish;
+    struct mp_logprobs logprobs;
 };
 
 #define MP_HISTOGRAM_BOUNDS 9
@@ -109,6 +123,12 @@ void mp_format_close(struct mp_exchange *exchange);
 /* restrict_logits and chosen of a job; `choice` is a struct mp_choice. */
 enum mp_status mp_format_restrict(void *choice, float *logits) MP_MUST_CHECK;
 enum mp_status mp_format_chosen(void *choice, uint32_t token, bool *end_p) MP_MUST_CHECK;
+
+/* on_token of a job; `choice` is a struct mp_choice. */
+enum mp_status mp_logprobs_note(void *choice, uint32_t token, const float *logits) MP_MUST_CHECK;
+
+/* "logprobs" of the choice: the tokens that were noted since the last call, or null. */
+void mp_logprobs_put(struct mp_json_out *json, struct mp_choice *choice);
 
 /* Requests that are answered at once, on the loop's thread. */
 enum mp_status mp_state_reply(struct mp_exchange *exchange) MP_MUST_CHECK;

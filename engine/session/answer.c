@@ -109,11 +109,11 @@ static void show_text(struct mp_answer *answer, const char **text_p, size_t *byt
     answer->shown += *bytes_p;
 }
 
-static bool is_eos(const struct mp_model_config *model, uint32_t token)
+bool mp_answer_is_end(const struct mp_answer_rules *rules, uint32_t token)
 {
-    for (uint32_t i = 0; i < model->eos_count; i++) {
-        if (model->eos[i] == token)
-            return true;
+    for (uint32_t i = 0; i < rules->model->eos_count; i++) {
+        if (rules->model->eos[i] == token)
+            return !rules->ignore_eos;
     }
     return false;
 }
@@ -160,7 +160,7 @@ enum mp_status mp_answer_accept(struct mp_answer *answer, uint32_t token, uint32
                                 const char **text_p, size_t *bytes_p)
 {
     const struct mp_answer_rules *rules = answer->rules;
-    const bool eos = !rules->ignore_eos && is_eos(rules->model, token);
+    const bool eos = mp_answer_is_end(rules, token);
     enum mp_status status = append_id(&answer->output->ids, token);
     const char *text;
     size_t bytes;

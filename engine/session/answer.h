@@ -71,6 +71,9 @@ void mp_answer_close(struct mp_answer *answer);
 enum mp_status mp_answer_accept(struct mp_answer *answer, uint32_t token, uint32_t position,
                                 const char **text_p, size_t *bytes_p) MP_MUST_CHECK;
 
+/* Whether this token ends an answer; it has no text then. */
+bool mp_answer_is_end(const struct mp_answer_rules *rules, uint32_t token);
+
 /* End it here. The rest of its text, as from mp_answer_accept(). */
 enum mp_status mp_answer_end(struct mp_answer *answer, enum mp_finish why, const char **text_p,
                              size_t *bytes_p) MP_MUST_CHECK;

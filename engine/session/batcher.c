@@ -467,6 +467,8 @@ static void advance(struct mp_batcher *b, struct mp_job *job, const float *logit
 
     if (status == MP_OK)
         status = mp_answer_accept(&job->answer, token, job->position, &text, &bytes);
+    if (status == MP_OK && job->config.on_token != NULL && !mp_answer_is_end(&job->rules, token))
+        status = job->config.on_token(job->config.ctx, token, logits);
     if (status == MP_OK && end && !job->answer.done) {
         give_text(job, text, bytes);
         status = mp_answer_end(&job->answer, MP_FINISH_EOS, &text, &bytes);

@@ -64,6 +64,10 @@ struct mp_job_config {
      * chosen: the token that was sampled; *end_p := nothing may follow it. */
     enum mp_status (*restrict_logits)(void *ctx, float *logits);
     enum mp_status (*chosen)(void *ctx, uint32_t token, bool *end_p);
+
+    /* A token of the answer, before its text, with the model's own logits(vocab): before any
+     * restriction. Not for an end token. May be NULL. */
+    enum mp_status (*on_token)(void *ctx, uint32_t token, const float *logits);
     void *ctx;
 };
 

@@ -24,7 +24,7 @@ struct result {
     struct mp_error error;
     const uint32_t *allowed; /* tokens that restrict() allows, or NULL */
     size_t allowed_count, end_after;
-    uint32_t vocab, seen;
+    uint32_t vocab, seen, shown;
 };
 
 static void take_text(void *ctx, const char *text, size_t bytes, uint64_t tokens)
@@ -388,6 +388,78 @@ static enum mp_status see_chosen(void *ctx, uint32_t token, bool *end_p)
     return MP_OK;
 }
 
+/* Each token is shown once, in order, with logits that no restriction has touched. */
+static enum mp_status see_logits(void *ctx, uint32_t token, const float *logits)
+{
+    struct result *r = ctx;
+
+    CHECK(token < r->vocab);
+    for (uint32_t i = 0; i < r->vocab; i++)
+        CHECK(isfinite(logits[i]));
+    CHECK(r->shown < MORE);
+    r->ids[r->shown++] = token;
+    return r->shown == r->end_after + 3 ? mp_fail(MP_ERR_NO_MEMORY, "E_SHOW", "enough") : MP_OK;
+}
+
+static void tokens_are_shown_with_the_models_logits(void)
+{
+    static const uint32_t some[] = { 3, 17, 40 };
+    struct result limited = { .allowed = some, .allowed_count = 3, .end_after = 5 };
+    struct result failing = { .end_after = 1 };
+    struct mp_job_config config;
+    struct mp_batcher *b;
+    struct harness h;
+
+    open_model(&h, FIXTURE, 2, 80, 24, 2);
+    run_alone(&h);
+    b = open_batcher(&h, NULL, 8);
+    limited.vocab = failing.vocab = h.model.vocab;
+    config = job_of(&prompts[2], &limited);
+    config.restrict_logits = allow_some;
+    config.chosen = see_chosen;
+    config.on_token = see_logits;
+    submit(b, &config);
+    config = job_of(&prompts[4], &failing);
+    config.on_token = see_logits;
+    submit(b, &config);
+    run_all(b);
+    CHECK_EQ(limited.finish, MP_FINISH_EOS);
+    CHECK_EQ(limited.shown, 5); /* the last one is no end token: its restriction ended it */
+    CHECK_STR(failing.error.code, "E_SHOW");
+    CHECK_EQ(failing.shown, 4);
+    CHECK(memcmp(failing.ids, wanted[4], 4 * sizeof(uint32_t)) == 0);
+    mp_batcher_destroy(b);
+    harness_close(&h);
+}
+
+static void an_end_token_is_not_shown(void)
+{
+    struct mp_model_config *model;
+    struct result r = { 0 };
+    struct mp_job_config config;
+    struct mp_batcher *b;
+    struct harness h;
+
+    open_model(&h, FIXTURE, 1, 80, 24, 2);
+    run_alone(&h);
+    model = &h.model;
+    b = open_batcher(&h, NULL, 8);
+    r.vocab = model->vocab;
+    r.end_after = MORE;
+    model->eos_count = 1;
+    model->eos[0] = wanted[4][6];
+    config = job_of(&prompts[4], &r);
+    config.ignore_eos = false;
+    config.on_token = see_logits;
+    submit(b, &config);
+    run_all(b);
+    CHECK_EQ(r.finish, MP_FINISH_EOS);
+    CHECK_EQ(r.shown + 1, r.count);
+    CHECK(r.count <= 7);
+    mp_batcher_destroy(b);
+    harness_close(&h);
+}
+
 static void restrictions_hold_for_their_job_only(void)
 {
     static const uint32_t some[] = { 3, 17, 40 };
@@ -517,6 +589,8 @@ int main(void)
     RUN(cancelled_jobs_leave_the_others_alone);
     RUN(what_cannot_be_is_refused);
     RUN(restrictions_hold_for_their_job_only);
+    RUN(tokens_are_shown_with_the_models_logits);
+    RUN(an_end_token_is_not_shown);
     RUN(a_failed_step_ends_its_jobs);
     RUN(no_memory_is_an_error_of_one_job);
     return 0;

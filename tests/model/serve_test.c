@@ -125,6 +125,8 @@ static const struct {
       "{\"messages\":[{\"role\":\"user\",\"content\":\"hi\"}],\"max_tokens\":8,\"response_format\":"
       "{\"type\":\"json_schema\",\"json_schema\":{\"schema\":{\"enum\":[true,[]]}}}}",
       "\"finish_reason\":\"" },
+    { "POST /v1/completions", "{\"prompt\":\"a\",\"max_tokens\":3,\"logprobs\":2}",
+      "\"text_offset\":[0," },
     { "POST /tokenize", "{\"content\":\"a b\"}", "\"tokens\":[" },
     { "POST /detokenize", "{\"tokens\":[270,271]}", "\"content\":" },
     { "GET /moepager/state", "", "\"residents\":[" },

@@ -8,11 +8,13 @@ connections. stop: SIGTERM while answers are under way, SIGHUP for new keys.
 """
 import http.client
 import json
+import math
 import os
 import re
 import shutil
 import signal
 import socket
+import struct
 import subprocess
 import sys
 import tempfile
@@ -142,13 +144,87 @@ def check_answers(server):
     server.wait_for("answers_running", 0)
 
 
+def logits_of(folder, *flags):
+    """The rows of logits that `moepager run` writes."""
+    path = os.path.join(folder, "logits.npy")
+    run("def main(", "--logits-out", path, *flags)
+    with open(path, "rb") as file:
+        data = file.read()
+    head = 10 + int.from_bytes(data[8:10], "little")
+    rows, columns = map(int, re.search(rb"\((\d+), (\d+)\)", data[:head]).groups())
+    flat = struct.unpack(f"<{rows * columns}f", data[head:head + 4 * rows * columns])
+    return [flat[r * columns:(r + 1) * columns] for r in range(rows)]
+
+
+def check_logprobs(server):
+    """They are those of the logits of `run`, the same streamed, and in both forms."""
+    flags = ["--temperature", "0.9", "--seed", "3", "--max-tokens", "10", "--ignore-eos"]
+    body = dict(prompt="def main(", temperature=0.9, seed=3, max_tokens=10, ignore_eos=True)
+    with tempfile.TemporaryDirectory() as folder:
+        rows = logits_of(folder, *flags)
+    choice = server.post("/v1/completions", **body, logprobs=4)["choices"][0]
+    got = choice["logprobs"]
+    sizes = [len(got[k]) for k in ("tokens", "token_logprobs", "top_logprobs", "text_offset")]
+    assert sizes == [10] * 4, sizes
+    ids = server.post("/tokenize", content=choice["text"])["tokens"]
+    for row, token, value, top in zip(rows, got["tokens"], got["token_logprobs"],
+                                      got["top_logprobs"]):
+        most = max(row)
+        total = most + math.log(sum(math.exp(x - most) for x in row))
+        best = sorted(row, reverse=True)[:4]
+        assert 1 <= len(top) <= 4
+        assert list(top.values()) == sorted(top.values(), reverse=True), top
+        assert abs(max(top.values()) - (best[0] - total)) < 1e-4, (top, best, total)
+        if len(top) == 4:
+            assert all(abs(a - b + total) < 1e-4 for a, b in zip(top.values(), best)), (top, best)
+        assert min(abs(value - x + total) for x in row) < 1e-4, (token, value)
+        assert top.get(token, value) == value, (top, token, value)
+    assert "".join(got["tokens"]) == choice["text"] or any("bytes:" in t for t in got["tokens"])
+    assert len(ids) <= 10
+    if not any("bytes:" in t for t in got["tokens"]):
+        assert got["text_offset"] == [len("".join(got["tokens"][:i])) for i in range(10)], got
+    parts = [e["choices"][0]["logprobs"] for e in server.stream("/v1/completions", **body,
+                                                                 logprobs=4)]
+    for key, wanted in got.items():
+        assert sum((p[key] for p in parts), []) == wanted, key
+    none = server.post("/v1/completions", **body)["choices"][0]
+    assert none["logprobs"] is None and none["text"] == choice["text"]
+    zero = server.post("/v1/completions", **body, logprobs=0)["choices"][0]["logprobs"]
+    assert zero["token_logprobs"] == got["token_logprobs"] and zero["top_logprobs"] == [{}] * 10
+    check_chat_logprobs(server)
+
+
+def check_chat_logprobs(server):
+    body = dict(messages=[{"role": "user", "content": "hi"}], max_tokens=12, logprobs=True)
+    choice = server.post("/v1/chat/completions", **body, top_logprobs=20)["choices"][0]
+    tokens = choice["logprobs"]["content"]
+    text = b"".join(bytes(t["bytes"]) for t in tokens)
+    assert choice["message"]["content"] in text.decode(errors="replace"), (text, choice)
+    for t in tokens:
+        top = t["top_logprobs"]
+        assert len(top) == 20 and sum(math.exp(x["logprob"]) for x in top) < 1.0001
+        assert top[0]["logprob"] == t["logprob"], t  # greedy: the likeliest was taken
+        assert all("bytes:" in x["token"] or x["token"].encode() == bytes(x["bytes"]) for x in top)
+    parts = [e["choices"][0]["logprobs"] for e in server.stream("/v1/chat/completions", **body,
+                                                                 top_logprobs=20)]
+    assert sum((p["content"] for p in parts), []) == tokens
+    plain = server.post("/v1/chat/completions", **body)["choices"][0]["logprobs"]["content"]
+    assert [t["logprob"] for t in plain] == [t["logprob"] for t in tokens]
+    assert all(t["top_logprobs"] == [] for t in plain)
+
+
 def check_refusals(server):
     refused(server, 400, "E_JSON", "{")
     refused(server, 400, "E_JSON", "")
     refused(server, 400, "E_JSON_DUP", '{"prompt":"a","prompt":"b"}')
     refused(server, 400, "E_JSON_DEPTH", '{"prompt":' + "[" * 5000)
     refused(server, 400, "E_REQUEST_KEY", {"prompt": "a", "max_tokenz": 1})
-    refused(server, 400, "E_REQUEST_KEY", {"prompt": "a", "logprobs": 3})
+    refused(server, 400, "E_REQUEST_KEY", {"prompt": "a", "top_logprobs": 3})
+    refused(server, 400, "E_JSON_RANGE", {"prompt": "a", "logprobs": 21})
+    refused(server, 400, "E_JSON_TYPE", {"prompt": "a", "logprobs": True})
+    chat = {"messages": [{"role": "user", "content": "a"}]}
+    refused(server, 400, "E_REQUEST", {**chat, "top_logprobs": 2}, "/v1/chat/completions")
+    refused(server, 400, "E_JSON_TYPE", {**chat, "logprobs": 2}, "/v1/chat/completions")
     refused(server, 400, "E_JSON_RANGE", {"prompt": "a", "temperature": -1})
     refused(server, 400, "E_SAMPLING", {"prompt": "a", "top_p": 0})
     refused(server, 400, "E_REQUEST", {"prompt": [[99999999]]})
@@ -195,6 +271,7 @@ def case_api():
         check_same_as_run(server)
         check_answers(server)
         check_formats(server)
+        check_logprobs(server)
         check_refusals(server)
         check_page_and_state(server)
         if shutil.which("curl"):
@@ -304,6 +381,12 @@ def case_client():
         r = client.chat.completions.create(model="tiny-moe", max_tokens=400, response_format=form,
                                            messages=[{"role": "user", "content": "hi"}])
         assert json.loads(r.choices[0].message.content)["kind"] in ("red", "green")
+        r = client.chat.completions.create(model="tiny-moe", max_tokens=5, logprobs=True,
+                                           top_logprobs=2,
+                                           messages=[{"role": "user", "content": "hi"}])
+        assert all(len(t.top_logprobs) == 2 for t in r.choices[0].logprobs.content)
+        t = client.completions.create(model="tiny-moe", prompt="a", max_tokens=3, logprobs=1)
+        assert len(t.choices[0].logprobs.token_logprobs) == len(t.choices[0].logprobs.tokens) == 3
         try:
             client.completions.create(model="tiny-moe", prompt="a", max_tokens=1, suffix="b")
             raise AssertionError("not refused")
