@@ -1,56 +1,14 @@
 /*
- * Jobs, the sequences that they run on, and the batch of each step. Arithmetic and paging are the
- * engine's; texts and ends are answer.c's.
+ * The list of jobs and the batch of each step. What a job is made of is batcher_job.c's, which
+ * sequence it runs on batcher_slots.c's; arithmetic and paging are the engine's.
  */
-#include "engine/session/batcher.h"
+#include "engine/session/batcher_int.h"
 
 #include <stdlib.h>
 #include <string.h>
 
 #include "vmm/base/arena.h"
 #include "vmm/base/error.h"
-
-/* Copying keys and values of fewer tokens than this is not worth it. */
-#define SHARED_TOKENS_MIN 16
-
-struct mp_job {
-    struct mp_job *next;
-    struct mp_job_config config; /* its texts are in `block` */
-    struct mp_answer_rules rules;
-    struct mp_answer answer;
-    struct mp_output output;
-    struct mp_sampler *sampler;
-    void *block;
-
-    struct slot *slot; /* NULL: waits */
-    uint32_t position; /* of the next token to be processed */
-    uint32_t sampled;  /* the last token, not processed yet */
-    uint32_t reused;
-    uint64_t submitted_ns, started_ns, first_ns;
-    bool in_step; /* some of its tokens are in the batch */
-};
-
-/* A sequence of the engine. */
-struct slot {
-    struct mp_job *job; /* NULL: free */
-    uint32_t *ids;      // (ctx): the first `held` are those whose keys and values are in the cache
-    uint32_t held;
-    uint64_t used; /* number of the step that used it last */
-};
-
-struct mp_batcher {
-    struct mp_batcher_config config;
-    struct mp_batcher_stats stats;
-    struct mp_job *jobs, **last; /* in the order in which they came */
-    struct slot *slots;          // (sequences)
-    uint32_t sequences;
-
-    uint32_t *token, *owner, *position; // (tokens_max)
-    uint8_t *want;                      // (tokens_max)
-    uint32_t count;                     /* tokens of the step */
-    float *logits;                      // (vocab): of a restricted job
-    void *block;                        /* of all these arrays */
-};
 
 static void take_arrays(struct mp_batcher *b, struct mp_arena *arena)
 {
@@ -92,15 +50,6 @@ enum mp_status mp_batcher_create(const struct mp_batcher_config *config,
     return MP_OK;
 }
 
-static void job_free(struct mp_job *job)
-{
-    mp_answer_close(&job->answer);
-    mp_outputs_free(&job->output, 1);
-    mp_sampler_destroy(job->sampler);
-    free(job->block);
-    free(job);
-}
-
 /* Out of the list and off its sequence. */
 static void unlink_job(struct mp_batcher *b, struct mp_job *job)
 {
@@ -129,93 +78,14 @@ void mp_batcher_destroy(struct mp_batcher *b)
     free(b);
 }
 
-static enum mp_status check_job(const struct mp_batcher *b, const struct mp_job_config *config)
-{
-    const struct mp_engine_config *engine = b->config.engine_config;
-    enum mp_status status = mp_sampling_check(&config->sampling);
-
-    if (status != MP_OK)
-        return status;
-    if (config->prompt_count == 0)
-        return mp_fail(MP_ERR_CONFIG, "E_PROMPT_EMPTY",
-                       "the prompt is empty; give at least one token");
-    if (config->prompt_count >= engine->ctx)
-        return mp_fail(MP_ERR_CONFIG, "E_PROMPT_LONG",
-                       "the prompt has %zu tokens, the context holds %u%s", config->prompt_count,
-                       engine->ctx,
-                       mp_engine_ctx_can_grow(engine)
-                           ? "; raise --ctx or shorten the prompt"
-                           : ", as many as the model was made for; shorten the prompt");
-    return mp_stops_check(config->stops, config->stop_count);
-}
-
-/* The prompt, then addresses of the stop strings, then these themselves, in one block. */
-static enum mp_status copy_texts(struct mp_job *job)
-{
-    struct mp_job_config *c = &job->config;
-    const size_t table = c->stop_count * sizeof(char *), ids = c->prompt_count * sizeof(uint32_t);
-    size_t bytes = table + ids;
-    const char **stops;
-    uint32_t *prompt;
-    char *at;
-
-    for (uint32_t i = 0; i < c->stop_count; i++)
-        bytes += strlen(c->stops[i]) + 1;
-    job->block = malloc(bytes);
-    if (job->block == NULL)
-        return mp_fail_no_memory("a prompt", bytes);
-    stops = job->block;
-    prompt = (uint32_t *)((char *)job->block + table);
-    at = (char *)prompt + ids;
-    memcpy(prompt, c->prompt, ids);
-    for (uint32_t i = 0; i < c->stop_count; i++) {
-        stops[i] = at;
-        at = stpcpy(at, c->stops[i]) + 1;
-    }
-    c->prompt = prompt;
-    c->stops = stops;
-    return MP_OK;
-}
-
-static enum mp_status open_job(const struct mp_batcher *b, struct mp_job *job)
-{
-    const struct mp_engine_config *engine = b->config.engine_config;
-    enum mp_status status = copy_texts(job);
-
-    job->rules = (struct mp_answer_rules){
-        .model = engine->model,
-        .tokenizer = b->config.tokenizer,
-        .new_text = job->config.new_text,
-        .ignore_eos = job->config.ignore_eos,
-        .max_tokens = job->config.max_tokens,
-        .ctx = engine->ctx,
-        .stops = job->config.stops,
-        .stop_count = job->config.stop_count,
-    };
-    if (status == MP_OK)
-        status = mp_sampler_create(&job->config.sampling, engine->model->vocab,
-                                   job->config.choice + 1, &job->sampler);
-    return status == MP_OK ? mp_answer_open(&job->rules, &job->output, &job->answer) : status;
-}
-
 enum mp_status mp_batcher_submit(struct mp_batcher *b, const struct mp_job_config *config,
                                  struct mp_job **job_p)
 {
-    enum mp_status status = check_job(b, config);
     struct mp_job *job;
+    enum mp_status status = mp_job_create(b, config, &job);
 
     if (status != MP_OK)
         return status;
-    job = calloc(1, sizeof(*job));
-    if (job == NULL)
-        return mp_fail_no_memory("a job", sizeof(*job));
-    job->config = *config;
-    job->submitted_ns = mp_clock_now_ns(b->config.clock);
-    status = open_job(b, job);
-    if (status != MP_OK) {
-        job_free(job);
-        return status;
-    }
     *b->last = job;
     b->last = &job->next;
     b->stats.submitted++;
@@ -228,7 +98,7 @@ void mp_batcher_cancel(struct mp_batcher *b, struct mp_job *job)
 {
     unlink_job(b, job);
     b->stats.canceled++;
-    job_free(job);
+    mp_job_destroy(job);
 }
 
 /* The end of a job; `error` NULL: a good one. */
@@ -250,7 +120,7 @@ static void end_job(struct mp_batcher *b, struct mp_job *job, const struct mp_er
     b->stats.ended++;
     b->stats.failed += error != NULL;
     job->config.on_end(job->config.ctx, &end);
-    job_free(job);
+    mp_job_destroy(job);
 }
 
 static void end_failed(struct mp_batcher *b, struct mp_job *job)
@@ -285,90 +155,6 @@ void mp_batcher_interrupt(struct mp_batcher *b)
 bool mp_batcher_busy(const struct mp_batcher *b)
 {
     return b->jobs != NULL;
-}
-
-/* ---- sequences */
-
-/* Tokens of the job's prompt that the slot holds, without the last, whose logits are needed. */
-static uint32_t shared_tokens(const struct slot *slot, const struct mp_job *job)
-{
-    const uint32_t most = (uint32_t)job->config.prompt_count - 1;
-    uint32_t n = 0;
-
-    while (n < slot->held && n < most && slot->ids[n] == job->config.prompt[n])
-        n++;
-    return n;
-}
-
-/* The same, but what the engine can go on from. */
-static uint32_t usable_tokens(const struct mp_batcher *b, const struct slot *slot,
-                              const struct mp_job *job)
-{
-    const uint32_t n = shared_tokens(slot, job);
-
-    return mp_engine_can_go_back(b->config.engine) || n == slot->held ? n : 0;
-}
-
-/* The free sequence that holds most of the prompt, else the one that has been free for longest. */
-static struct slot *choose_slot(const struct mp_batcher *b, const struct mp_job *job)
-{
-    struct slot *best = NULL;
-    uint32_t best_tokens = 0;
-
-    for (uint32_t s = 0; s < b->sequences; s++) {
-        struct slot *slot = &b->slots[s];
-        const uint32_t tokens = slot->job == NULL ? usable_tokens(b, slot, job) : 0;
-
-        if (slot->job == NULL && (best == NULL || tokens > best_tokens ||
-                                  (tokens == best_tokens && slot->used < best->used))) {
-            best = slot;
-            best_tokens = tokens;
-        }
-    }
-    return best;
-}
-
-/* Copy a longer beginning of the prompt from another sequence, where the engine can. */
-static uint32_t share(struct mp_batcher *b, struct slot *slot, const struct mp_job *job)
-{
-    const uint32_t own = usable_tokens(b, slot, job);
-    const struct slot *other = NULL;
-    uint32_t most = own + SHARED_TOKENS_MIN - 1;
-
-    for (uint32_t s = 0; s < b->sequences; s++) {
-        const uint32_t tokens = shared_tokens(&b->slots[s], job);
-
-        if (&b->slots[s] != slot && tokens > most) {
-            other = &b->slots[s];
-            most = tokens;
-        }
-    }
-    if (other == NULL || !mp_engine_copy_kv(b->config.engine, (uint32_t)(other - b->slots),
-                                            (uint32_t)(slot - b->slots), most))
-        return own;
-    memcpy(slot->ids, other->ids, most * sizeof(*slot->ids));
-    return most;
-}
-
-/* Waiting jobs take free sequences. */
-static void start_jobs(struct mp_batcher *b)
-{
-    for (struct mp_job *job = b->jobs; job != NULL && b->stats.waiting > 0; job = job->next) {
-        struct slot *slot = job->slot == NULL ? choose_slot(b, job) : NULL;
-
-        if (job->slot != NULL)
-            continue;
-        if (slot == NULL)
-            return;
-        job->position = job->reused = share(b, slot, job);
-        job->slot = slot;
-        job->started_ns = mp_clock_now_ns(b->config.clock);
-        slot->job = job;
-        slot->held = job->position;
-        b->stats.waiting--;
-        b->stats.running++;
-        b->stats.reused_tokens += job->reused;
-    }
 }
 
 /* ---- a step */
@@ -493,7 +279,7 @@ static void take_results(struct mp_batcher *b, const float *logits)
     const uint32_t count = b->count;
 
     for (uint32_t t = 0; t < count; t++) {
-        struct slot *slot = &b->slots[b->owner[t]];
+        struct mp_slot *slot = &b->slots[b->owner[t]];
 
         slot->ids[b->position[t]] = b->token[t];
         slot->held = b->position[t] + 1;
@@ -521,7 +307,7 @@ enum mp_status mp_batcher_step(struct mp_batcher *b)
     const float *logits = NULL;
     enum mp_status status;
 
-    start_jobs(b);
+    mp_slots_start_jobs(b);
     fill_batch(b);
     if (b->count == 0)
         return MP_OK;

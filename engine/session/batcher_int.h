@@ -1,0 +1,57 @@
+#ifndef MP_BATCHER_INT_H
+#define MP_BATCHER_INT_H
+
+#include "engine/session/batcher.h"
+
+/*
+ * Private to batcher.c (the list of jobs, the steps), batcher_job.c (what a job is made of) and
+ * batcher_slots.c (the sequences that jobs run on).
+ */
+struct mp_job {
+    struct mp_job *next;
+    struct mp_job_config config; /* its texts are in `block` */
+    struct mp_answer_rules rules;
+    struct mp_answer answer;
+    struct mp_output output;
+    struct mp_sampler *sampler;
+    void *block;
+
+    struct mp_slot *slot; /* NULL: waits */
+    uint32_t position;    /* of the next token to be processed */
+    uint32_t sampled;     /* the last token, not processed yet */
+    uint32_t reused;
+    uint64_t submitted_ns, started_ns, first_ns;
+    bool in_step; /* some of its tokens are in the batch */
+};
+
+/* A sequence of the engine. */
+struct mp_slot {
+    struct mp_job *job; /* NULL: free */
+    uint32_t *ids;      // (ctx): the first `held` are those whose keys and values are in the cache
+    uint32_t held;
+    uint64_t used; /* number of the step that used it last */
+};
+
+struct mp_batcher {
+    struct mp_batcher_config config;
+    struct mp_batcher_stats stats;
+    struct mp_job *jobs, **last; /* in the order in which they came */
+    struct mp_slot *slots;       // (sequences)
+    uint32_t sequences;
+
+    uint32_t *token, *owner, *position; // (tokens_max)
+    uint8_t *want;                      // (tokens_max)
+    uint32_t count;                     /* tokens of the step */
+    float *logits;                      // (vocab): of a restricted job
+    void *block;                        /* of all these arrays */
+};
+
+/* A job that is in no list yet: its texts are copied. Errors as for mp_batcher_submit(). */
+enum mp_status mp_job_create(const struct mp_batcher *b, const struct mp_job_config *config,
+                             struct mp_job **job_p) MP_MUST_CHECK;
+void mp_job_destroy(struct mp_job *job);
+
+/* Waiting jobs take free sequences. */
+void mp_slots_start_jobs(struct mp_batcher *b);
+
+#endif

@@ -1,0 +1,90 @@
+/*
+ * Which sequence of the engine a job runs on, and what of its prompt is there already.
+ */
+#include <string.h>
+
+#include "engine/session/batcher_int.h"
+
+/* Copying keys and values of fewer tokens than this is not worth it. */
+#define SHARED_TOKENS_MIN 16
+
+/* Tokens of the job's prompt that the slot holds, without the last, whose logits are needed. */
+static uint32_t shared_tokens(const struct mp_slot *slot, const struct mp_job *job)
+{
+    const uint32_t most = (uint32_t)job->config.prompt_count - 1;
+    uint32_t n = 0;
+
+    while (n < slot->held && n < most && slot->ids[n] == job->config.prompt[n])
+        n++;
+    return n;
+}
+
+/* The same, but what the engine can go on from. */
+static uint32_t usable_tokens(const struct mp_batcher *b, const struct mp_slot *slot,
+                              const struct mp_job *job)
+{
+    const uint32_t n = shared_tokens(slot, job);
+
+    return mp_engine_can_go_back(b->config.engine) || n == slot->held ? n : 0;
+}
+
+/* The free sequence that holds most of the prompt, else the one that has been free for longest. */
+static struct mp_slot *choose_slot(const struct mp_batcher *b, const struct mp_job *job)
+{
+    struct mp_slot *best = NULL;
+    uint32_t best_tokens = 0;
+
+    for (uint32_t s = 0; s < b->sequences; s++) {
+        struct mp_slot *slot = &b->slots[s];
+        const uint32_t tokens = slot->job == NULL ? usable_tokens(b, slot, job) : 0;
+
+        if (slot->job == NULL && (best == NULL || tokens > best_tokens ||
+                                  (tokens == best_tokens && slot->used < best->used))) {
+            best = slot;
+            best_tokens = tokens;
+        }
+    }
+    return best;
+}
+
+/* Copy a longer beginning of the prompt from another sequence, where the engine can. */
+static uint32_t share(struct mp_batcher *b, struct mp_slot *slot, const struct mp_job *job)
+{
+    const uint32_t own = usable_tokens(b, slot, job);
+    const struct mp_slot *other = NULL;
+    uint32_t most = own + SHARED_TOKENS_MIN - 1;
+
+    for (uint32_t s = 0; s < b->sequences; s++) {
+        const uint32_t tokens = shared_tokens(&b->slots[s], job);
+
+        if (&b->slots[s] != slot && tokens > most) {
+            other = &b->slots[s];
+            most = tokens;
+        }
+    }
+    if (other == NULL || !mp_engine_copy_kv(b->config.engine, (uint32_t)(other - b->slots),
+                                            (uint32_t)(slot - b->slots), most))
+        return own;
+    memcpy(slot->ids, other->ids, most * sizeof(*slot->ids));
+    return most;
+}
+
+void mp_slots_start_jobs(struct mp_batcher *b)
+{
+    for (struct mp_job *job = b->jobs; job != NULL && b->stats.waiting > 0; job = job->next) {
+        struct mp_slot *slot = job->slot == NULL ? choose_slot(b, job) : NULL;
+
+        if (job->slot != NULL)
+            continue;
+        if (slot == NULL)
+            return;
+        job->position = job->reused = share(b, slot, job);
+        job->slot = slot;
+        job->started_ns = mp_clock_now_ns(b->config.clock);
+        slot->job = job;
+        slot->held = job->position;
+        b->stats.waiting--;
+        b->stats.running++;
+        b->stats.reused_tokens += job->reused;
+    }
+}
