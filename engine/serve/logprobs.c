@@ -182,34 +182,33 @@ static void put_chat(struct mp_json_out *json, const struct mp_tokenizer *tok,
     mp_json_put_null(json, "refusal");
 }
 
-static bool same_piece(const struct mp_tokenizer *tok, uint32_t a, const struct piece *p)
+static bool same_piece(const struct piece *a, const struct piece *b)
 {
-    struct piece other;
-
-    find_piece(tok, a, &other);
-    return other.bytes == p->bytes && memcmp(other.text, p->text, p->bytes) == 0;
+    return a->bytes == b->bytes && memcmp(a->text, b->text, a->bytes) == 0;
 }
 
-/* The likeliest tokens as one object: of two with the same text the likelier one. */
+/* The likeliest tokens as one object: of those with the same text the likeliest one. */
 static void put_top(struct mp_json_out *json, const struct mp_tokenizer *tok,
                     const struct mp_logprob *row, uint32_t columns)
 {
+    struct piece pieces[MP_REQUEST_TOP_MAX];
+
     mp_json_object_begin(json, NULL);
-    for (uint32_t i = 1; i < columns && row[i].token != MP_TOKEN_NONE; i++) {
+    for (uint32_t i = 0; i + 1 < columns && row[1 + i].token != MP_TOKEN_NONE; i++) {
+        struct piece *p = &pieces[i];
         bool again = false;
-        struct piece p;
         char name[6 + 4 * TOKEN_BYTES_MAX + 1];
 
-        find_piece(tok, row[i].token, &p);
-        for (uint32_t k = 1; k < i && !again; k++)
-            again = same_piece(tok, row[k].token, &p);
+        find_piece(tok, row[1 + i].token, p);
+        for (uint32_t k = 0; k < i && !again; k++)
+            again = same_piece(&pieces[k], p);
         if (again)
             continue;
-        if (is_name(&p))
-            snprintf(name, sizeof(name), "%.*s", (int)p.bytes, p.text);
+        if (is_name(p))
+            snprintf(name, sizeof(name), "%.*s", (int)p->bytes, p->text);
         else
-            name_piece(&p, name);
-        put_f32(json, name, row[i].logprob);
+            name_piece(p, name);
+        put_f32(json, name, row[1 + i].logprob);
     }
     mp_json_object_end(json);
 }
