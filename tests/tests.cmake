@@ -153,7 +153,13 @@ if(MHD_FOUND)
         set_tests_properties(system/serve/${case} PROPERTIES TIMEOUT 600 SKIP_RETURN_CODE 77
             LABELS cli)
     endforeach()
+    foreach(test security logprobs)
+        add_test(NAME system/serve/${test} COMMAND python3 tests/system/serve/${test}_test.py
+            $<TARGET_FILE:moepager> WORKING_DIRECTORY ${PROJECT_SOURCE_DIR})
+        set_tests_properties(system/serve/${test} PROPERTIES TIMEOUT 600 LABELS cli)
+    endforeach()
 endif()
+mp_test(unit/engine/http_none_test LIBS mp_engine SOURCES engine/serve/http_none.c)
 mp_test(model/generate_stops_test LIBS mp_engine SOURCES tests/model/harness.c TIMEOUT 120)
 mp_test(unit/engine/grammar_test LIBS mp_engine PkgConfig::JANSSON m WRAP LABELS fault)
 mp_test(unit/engine/tokenizer_cases_test LIBS mp_engine WRAP TIMEOUT 600)

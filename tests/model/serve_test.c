@@ -9,6 +9,7 @@
 #include <stdio.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "engine/serve/http.h"
@@ -298,6 +299,59 @@ static void keys_that_are_none_are_refused(void)
     mp_keys_destroy(keys);
 }
 
+/* The shortest time of many comparisons, in ns of this thread. */
+static uint64_t time_of(const struct mp_keys *keys, const char *key, size_t bytes, bool found)
+{
+    uint64_t best = UINT64_MAX;
+
+    for (int i = 0; i < 100; i++) {
+        struct timespec from, to;
+        uint64_t ns;
+
+        CHECK_EQ(clock_gettime(CLOCK_THREAD_CPUTIME_ID, &from), 0);
+        CHECK(mp_keys_have(keys, key, bytes) == found);
+        CHECK_EQ(clock_gettime(CLOCK_THREAD_CPUTIME_ID, &to), 0);
+        ns = (uint64_t)(to.tv_sec - from.tv_sec) * 1000000000u + (uint64_t)to.tv_nsec -
+             (uint64_t)from.tv_nsec;
+        best = ns < best ? ns : best;
+    }
+    return best;
+}
+
+/* Keys of 256 letters, which differ in the last four: one that is wrong from the first letter on
+ * takes as long as one that is almost right or right, the first of 1024 as long as the last. A
+ * comparison that ends early would be a hundred times faster. */
+static void right_and_wrong_keys_take_the_same_time(void)
+{
+    static char text[MP_KEYS_MAX * 257 + 1];
+    struct mp_keys *keys;
+    char wrong[257], near[257];
+    uint64_t ns[4], least = UINT64_MAX, most = 0;
+
+    for (int i = 0; i < MP_KEYS_MAX; i++) {
+        memset(text + i * 257, 'k', 252);
+        snprintf(text + i * 257 + 252, 6, "%04d\n", i);
+    }
+    write_keys(text, 0600);
+    CHECK_EQ(mp_keys_load(key_file, &keys), MP_OK);
+    memset(wrong, 'w', 256);
+    memcpy(near, text, 256);
+    near[255] = 'x';
+    ns[0] = time_of(keys, wrong, 256, false);
+    ns[1] = time_of(keys, near, 256, false);
+    ns[2] = time_of(keys, text, 256, true);
+    ns[3] = time_of(keys, text + (MP_KEYS_MAX - 1) * 257, 256, true);
+    for (int i = 0; i < 4; i++) {
+        least = ns[i] < least ? ns[i] : least;
+        most = ns[i] > most ? ns[i] : most;
+    }
+    fprintf(stderr, "    wrong %llu ns, almost right %llu, the first %llu, the last %llu\n",
+            (unsigned long long)ns[0], (unsigned long long)ns[1], (unsigned long long)ns[2],
+            (unsigned long long)ns[3]);
+    CHECK(most < 3 * least);
+    mp_keys_destroy(keys);
+}
+
 static void other_machines_need_a_key(void)
 {
     static const struct {
@@ -326,6 +380,7 @@ int main(void)
     test_tmpdir();
     snprintf(key_file, sizeof(key_file), "%s/keys", test_tmpdir_path);
     RUN(keys_that_are_none_are_refused);
+    RUN(right_and_wrong_keys_take_the_same_time);
     RUN(other_machines_need_a_key);
     open_session();
     RUN(every_allocation_of_a_request_fails_once);

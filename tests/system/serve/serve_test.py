@@ -3,98 +3,25 @@
 
 api: every path, streams, refusals, keys, TLS, curl; the same text as `run`, alone and in company.
 client: the official `openai` client (skipped where Python has none).
-limits: hostile and half-open requests, slow readers, clients that leave, full queues, and many
-connections. stop: SIGTERM while answers are under way, SIGHUP for new keys.
+limits: hostile and half-open requests, clients that leave, full queues, and many connections.
+stop: SIGTERM while answers are under way, SIGHUP for new keys.
 """
 import http.client
 import json
-import math
 import os
 import re
 import shutil
 import signal
-import socket
-import struct
 import subprocess
 import sys
 import tempfile
 import threading
 import time
 
-MOEPAGER, CASE = sys.argv[1:3]
-MODEL = "models/tiny-moe"
+from serving import LONG, MODEL, MOEPAGER, Server, connect, refused, run, send
+
+CASE = sys.argv[2]
 PROMPTS = ["def main(", "class A:\n", "import ", "x = [1, 2", "# the", "if not", "return ", "def f(a"]
-
-
-class Server:
-    """A running server; ends with the block, and then must have ended well."""
-
-    def __init__(self, *flags, end=True):
-        self.flags, self.end = flags, end
-
-    def __enter__(self):
-        self.process = subprocess.Popen(
-            [MOEPAGER, "serve", "--model", MODEL, "--port", "0", *self.flags],
-            stderr=subprocess.PIPE, text=True)
-        for line in self.process.stderr:
-            found = re.match(r"serving .* at (https?)://.*:(\d+)$", line)
-            if found:
-                self.port = int(found.group(2))
-                return self
-        raise AssertionError(f"the server did not start: {self.process.wait()}")
-
-    def __exit__(self, kind, *_):
-        if self.end and self.process.poll() is None:
-            self.process.send_signal(signal.SIGTERM)
-        rest = self.process.stderr.read()
-        code = self.process.wait(60)
-        if kind is None:
-            assert code == 0, (code, rest)
-
-    def ask(self, method, path, body=None, headers=None):
-        """Status and text of one request."""
-        c = http.client.HTTPConnection("127.0.0.1", self.port, timeout=120)
-        text = body if isinstance(body, (str, bytes, type(None))) else json.dumps(body)
-        c.request(method, path, text, headers or {})
-        r = c.getresponse()
-        result = r.status, r.read().decode()
-        c.close()
-        return result
-
-    def post(self, path, **body):
-        status, text = self.ask("POST", path, body)
-        assert status == 200, (status, text)
-        return json.loads(text)
-
-    def stream(self, path, **body):
-        status, text = self.ask("POST", path, {**body, "stream": True})
-        assert status == 200, (status, text)
-        events = [e[len("data: "):] for e in text.split("\n\n") if e.strip()]
-        assert events[-1] == "[DONE]", text
-        return [json.loads(e) for e in events[:-1]]
-
-    def metric(self, name):
-        text = self.ask("GET", "/metrics")[1]
-        return float(re.search(rf"^moepager_{name} (\S+)$", text, re.M).group(1))
-
-    def wait_for(self, name, value, seconds=30):
-        end = time.monotonic() + seconds
-        while self.metric(name) != value:
-            assert time.monotonic() < end, (name, self.metric(name), value)
-            time.sleep(0.05)
-
-
-def run(prompt, *flags):
-    """The text of `moepager run`."""
-    out = subprocess.run([MOEPAGER, "run", "--model", MODEL, "--prompt", prompt, "--json", *flags],
-                         capture_output=True, check=True)
-    return json.loads(out.stdout)["text"]
-
-
-def refused(server, status, code, body, path="/v1/completions", method="POST", headers=None):
-    got, text = server.ask(method, path, body, headers)
-    assert got == status, (got, status, text)
-    assert json.loads(text)["error"]["code"] == code, text
 
 
 def check_same_as_run(server):
@@ -142,75 +69,6 @@ def check_answers(server):
     assert "".join(e["choices"][0]["delta"].get("content", "") for e in events[:-1]) == text
     assert events[-1]["choices"] == [] and events[-1]["usage"]["completion_tokens"] > 0
     server.wait_for("answers_running", 0)
-
-
-def logits_of(folder, *flags):
-    """The rows of logits that `moepager run` writes."""
-    path = os.path.join(folder, "logits.npy")
-    run("def main(", "--logits-out", path, *flags)
-    with open(path, "rb") as file:
-        data = file.read()
-    head = 10 + int.from_bytes(data[8:10], "little")
-    rows, columns = map(int, re.search(rb"\((\d+), (\d+)\)", data[:head]).groups())
-    flat = struct.unpack(f"<{rows * columns}f", data[head:head + 4 * rows * columns])
-    return [flat[r * columns:(r + 1) * columns] for r in range(rows)]
-
-
-def check_logprobs(server):
-    """They are those of the logits of `run`, the same streamed, and in both forms."""
-    flags = ["--temperature", "0.9", "--seed", "3", "--max-tokens", "10", "--ignore-eos"]
-    body = dict(prompt="def main(", temperature=0.9, seed=3, max_tokens=10, ignore_eos=True)
-    with tempfile.TemporaryDirectory() as folder:
-        rows = logits_of(folder, *flags)
-    choice = server.post("/v1/completions", **body, logprobs=4)["choices"][0]
-    got = choice["logprobs"]
-    sizes = [len(got[k]) for k in ("tokens", "token_logprobs", "top_logprobs", "text_offset")]
-    assert sizes == [10] * 4, sizes
-    ids = server.post("/tokenize", content=choice["text"])["tokens"]
-    for row, token, value, top in zip(rows, got["tokens"], got["token_logprobs"],
-                                      got["top_logprobs"]):
-        most = max(row)
-        total = most + math.log(sum(math.exp(x - most) for x in row))
-        best = sorted(row, reverse=True)[:4]
-        assert 1 <= len(top) <= 4
-        assert list(top.values()) == sorted(top.values(), reverse=True), top
-        assert abs(max(top.values()) - (best[0] - total)) < 1e-4, (top, best, total)
-        if len(top) == 4:
-            assert all(abs(a - b + total) < 1e-4 for a, b in zip(top.values(), best)), (top, best)
-        assert min(abs(value - x + total) for x in row) < 1e-4, (token, value)
-        assert top.get(token, value) == value, (top, token, value)
-    assert "".join(got["tokens"]) == choice["text"] or any("bytes:" in t for t in got["tokens"])
-    assert len(ids) <= 10
-    if not any("bytes:" in t for t in got["tokens"]):
-        assert got["text_offset"] == [len("".join(got["tokens"][:i])) for i in range(10)], got
-    parts = [e["choices"][0]["logprobs"] for e in server.stream("/v1/completions", **body,
-                                                                 logprobs=4)]
-    for key, wanted in got.items():
-        assert sum((p[key] for p in parts), []) == wanted, key
-    none = server.post("/v1/completions", **body)["choices"][0]
-    assert none["logprobs"] is None and none["text"] == choice["text"]
-    zero = server.post("/v1/completions", **body, logprobs=0)["choices"][0]["logprobs"]
-    assert zero["token_logprobs"] == got["token_logprobs"] and zero["top_logprobs"] == [{}] * 10
-    check_chat_logprobs(server)
-
-
-def check_chat_logprobs(server):
-    body = dict(messages=[{"role": "user", "content": "hi"}], max_tokens=12, logprobs=True)
-    choice = server.post("/v1/chat/completions", **body, top_logprobs=20)["choices"][0]
-    tokens = choice["logprobs"]["content"]
-    text = b"".join(bytes(t["bytes"]) for t in tokens)
-    assert choice["message"]["content"] in text.decode(errors="replace"), (text, choice)
-    for t in tokens:
-        top = t["top_logprobs"]
-        assert len(top) == 20 and sum(math.exp(x["logprob"]) for x in top) < 1.0001
-        assert top[0]["logprob"] == t["logprob"], t  # greedy: the likeliest was taken
-        assert all("bytes:" in x["token"] or x["token"].encode() == bytes(x["bytes"]) for x in top)
-    parts = [e["choices"][0]["logprobs"] for e in server.stream("/v1/chat/completions", **body,
-                                                                 top_logprobs=20)]
-    assert sum((p["content"] for p in parts), []) == tokens
-    plain = server.post("/v1/chat/completions", **body)["choices"][0]["logprobs"]["content"]
-    assert [t["logprob"] for t in plain] == [t["logprob"] for t in tokens]
-    assert all(t["top_logprobs"] == [] for t in plain)
 
 
 def check_refusals(server):
@@ -271,7 +129,6 @@ def case_api():
         check_same_as_run(server)
         check_answers(server)
         check_formats(server)
-        check_logprobs(server)
         check_refusals(server)
         check_page_and_state(server)
         if shutil.which("curl"):
@@ -400,28 +257,12 @@ def case_client():
         server.wait_for("answers_running", 0)  # leaving the block has cancelled it
 
 
-def connect(server):
-    return socket.create_connection(("127.0.0.1", server.port), timeout=60)
-
-
-def send(server, body, extra=""):
-    s = connect(server)
-    text = json.dumps(body)
-    s.sendall((f"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\n{extra}"
-               f"Content-Length: {len(text)}\r\n\r\n{text}").encode())
-    return s
-
-
-LONG = {"prompt": "def main(", "max_tokens": 1500, "ignore_eos": True}
-
-
 def case_limits():
     with Server("--batch", "2", "--queue", "6", "--idle", "2", "--connections", "64",
                 "--request-bytes", "65536") as server:
         check_hostile(server)
         check_clients_that_leave(server)
         check_full_queue(server)
-        check_slow_reader(server)
         check_many(server)
         assert server.metric("answers_running") == 0
         assert server.post("/v1/completions", prompt="def main(", max_tokens=12)["choices"][0][
@@ -491,26 +332,6 @@ def check_full_queue(server):
     for s in sockets:
         s.close()
     server.wait_for("answers_waiting", 0)
-    server.wait_for("answers_running", 0)
-
-
-def check_slow_reader(server):
-    """One that reads nothing keeps no other from its answer, and ends when it does read."""
-    s = send(server, {**LONG, "stream": True}, "Connection: close\r\n")
-    for _ in range(3):
-        assert server.post("/v1/completions", prompt="a", max_tokens=4)["usage"][
-            "completion_tokens"] <= 4
-    text = b""
-    s.settimeout(60)
-    try:
-        while True:
-            got = s.recv(4096)
-            if not got:
-                break
-            text += got
-    except ConnectionError:
-        pass
-    s.close()
     server.wait_for("answers_running", 0)
 
 
