@@ -13,10 +13,11 @@
  * the server, and for a chat, which is one job at a time.
  *
  * A step is one batch of the engine: a token of every sequence that generates, then prompt tokens
- * of the oldest jobs, at most `chunk_tokens` while anything generates. Jobs start in the order in
- * which they came, as sequences become free. Keys and values of what a sequence has processed stay
- * when its job ends: a job starts behind the longest beginning of its prompt that a sequence holds,
- * its own or, by copying, another one's.
+ * of the oldest jobs, at most `chunk_tokens` while anything generates. Jobs start as sequences
+ * become free: first those of whose prompts sequences hold most, else in the order in which they
+ * came; but none is overtaken by more than MP_JOB_OVERTAKEN_MAX younger ones. Keys and values of
+ * what a sequence has processed stay when its job ends: a job starts behind the longest beginning
+ * of its prompt that a sequence holds, its own or, by copying, another one's.
  *
  * The logits of a job are those of a run of its prompt alone, bit for bit (engine.h), and its
  * random numbers are those of sequence `choice` of such a run.
@@ -26,6 +27,8 @@
  */
 struct mp_batcher;
 struct mp_job;
+
+#define MP_JOB_OVERTAKEN_MAX 8
 
 struct mp_batcher_config {
     struct mp_engine *engine;

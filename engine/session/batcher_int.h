@@ -20,6 +20,7 @@ struct mp_job {
     uint32_t position;    /* of the next token to be processed */
     uint32_t sampled;     /* the last token, not processed yet */
     uint32_t reused;
+    uint32_t overtaken; /* by how many younger ones, while it waits */
     uint64_t submitted_ns, started_ns, first_ns;
     bool in_step; /* some of its tokens are in the batch */
 };

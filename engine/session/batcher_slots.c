@@ -69,22 +69,61 @@ static uint32_t share(struct mp_batcher *b, struct mp_slot *slot, const struct m
     return most;
 }
 
-void mp_slots_start_jobs(struct mp_batcher *b)
+/* How much of the prompt any sequence holds, in portions that are worth a change of order. */
+static uint32_t held_portions(const struct mp_batcher *b, const struct mp_job *job)
 {
-    for (struct mp_job *job = b->jobs; job != NULL && b->stats.waiting > 0; job = job->next) {
-        struct mp_slot *slot = job->slot == NULL ? choose_slot(b, job) : NULL;
+    uint32_t most = 0;
+
+    for (uint32_t s = 0; s < b->sequences; s++) {
+        const uint32_t tokens = usable_tokens(b, &b->slots[s], job);
+
+        most = tokens > most ? tokens : most;
+    }
+    return most / SHARED_TOKENS_MIN;
+}
+
+/* The waiting job to start: the oldest of those of whose prompts most is held, as that may be
+ * overwritten by any other; but the oldest of all where others have gone first often enough. NULL:
+ * none waits. */
+static struct mp_job *next_job(const struct mp_batcher *b)
+{
+    struct mp_job *best = NULL;
+    uint32_t most = 0;
+
+    for (struct mp_job *job = b->jobs; job != NULL; job = job->next) {
+        const uint32_t portions = job->slot == NULL ? held_portions(b, job) : 0;
 
         if (job->slot != NULL)
             continue;
-        if (slot == NULL)
-            return;
-        job->position = job->reused = share(b, slot, job);
-        job->slot = slot;
-        job->started_ns = mp_clock_now_ns(b->config.clock);
-        slot->job = job;
-        slot->held = job->position;
-        b->stats.waiting--;
-        b->stats.running++;
-        b->stats.reused_tokens += job->reused;
+        if (best == NULL && job->overtaken >= MP_JOB_OVERTAKEN_MAX)
+            return job;
+        if (best == NULL || portions > most) {
+            best = job;
+            most = portions;
+        }
+    }
+    return best;
+}
+
+static void start_job(struct mp_batcher *b, struct mp_job *job, struct mp_slot *slot)
+{
+    for (struct mp_job *older = b->jobs; older != job; older = older->next)
+        older->overtaken += older->slot == NULL;
+    job->position = job->reused = share(b, slot, job);
+    job->slot = slot;
+    job->started_ns = mp_clock_now_ns(b->config.clock);
+    slot->job = job;
+    slot->held = job->position;
+    b->stats.waiting--;
+    b->stats.running++;
+    b->stats.reused_tokens += job->reused;
+}
+
+void mp_slots_start_jobs(struct mp_batcher *b)
+{
+    while (b->stats.waiting > 0 && b->stats.running < b->sequences) {
+        struct mp_job *job = next_job(b);
+
+        start_job(b, job, choose_slot(b, job));
     }
 }

@@ -207,6 +207,49 @@ static void a_running_sequence_gives_its_beginning(void)
     harness_close(&h);
 }
 
+static uint32_t order[16], ended;
+
+static void note_order(void *ctx, const struct mp_job_end *end)
+{
+    take_end(ctx, end);
+    order[ended++] = (uint32_t)((struct result *)ctx - results);
+}
+
+/* One sequence, which holds prompt 3: jobs with that prompt go before an older one with another,
+ * but only so many; then the old ones' turn has come. */
+static void waiting_jobs_are_overtaken_so_often_only(void)
+{
+    static const uint32_t wanted_order[] = { 0, 3, 4, 5, 6, 7, 8, 9, 10, 1, 2, 11, 12 };
+    struct mp_batcher *b;
+    struct harness h;
+
+    open_model(&h, FIXTURE, 1, 80, 80, 2);
+    run_alone(&h);
+    b = open_batcher(&h, NULL, 8);
+    memset(results, 0, sizeof(results));
+    ended = 0;
+    for (uint32_t i = 0; i < MP_ARRAY_LEN(wanted_order); i++) {
+        struct mp_job_config config = job_of(&prompts[i == 1 || i == 2 ? i + 3 : 3], &results[i]);
+
+        config.on_end = note_order;
+        submit(b, &config);
+        if (i == 0)
+            CHECK_EQ(mp_batcher_step(b), MP_OK); /* it runs, the others wait */
+    }
+    run_all(b);
+    CHECK_EQ(ended, MP_ARRAY_LEN(wanted_order));
+    for (uint32_t i = 0; i < ended; i++) {
+        const struct result *r = &results[order[i]];
+
+        CHECK_EQ(order[i], wanted_order[i]);
+        CHECK_EQ(r->reused >= 32, i > 0 && i != 9 && i != 10 && i != 11);
+        CHECK(memcmp(r->ids, wanted[order[i] == 1 || order[i] == 2 ? order[i] + 3 : 3],
+                     sizeof(r->ids)) == 0);
+    }
+    mp_batcher_destroy(b);
+    harness_close(&h);
+}
+
 /* Random numbers are those of the same sequence of a run. */
 static void choices_are_the_sequences_of_a_run(void)
 {
@@ -584,6 +627,7 @@ int main(void)
 {
     RUN(jobs_in_company_are_as_alone);
     RUN(a_running_sequence_gives_its_beginning);
+    RUN(waiting_jobs_are_overtaken_so_often_only);
     RUN(choices_are_the_sequences_of_a_run);
     RUN(texts_and_stop_strings_are_those_of_a_run);
     RUN(cancelled_jobs_leave_the_others_alone);
