@@ -13,6 +13,17 @@
 #define LCP_RHO 0.25
 #define LCP_OMEGA 128
 
+/* Half-lives of the shares, in tokens. */
+static const double share_lives[MP_GHOST_SHARES] = { 2, 8, 32 };
+
+#define RARE 1e-6 /* a share that no expert's is below, so that it can be divided by */
+
+/* Its victims are looked for among flags. */
+static bool is_flagged(enum mp_ghost_kind kind)
+{
+    return kind == MP_GHOST_NEXT_USE || kind == MP_GHOST_LAYER_LFU;
+}
+
 void mp_ghost_facts_take(struct mp_ghost_facts *facts, const struct mp_shape *shape,
                          struct mp_arena *arena)
 {
@@ -22,11 +33,16 @@ void mp_ghost_facts_take(struct mp_ghost_facts *facts, const struct mp_shape *sh
         .layers = shape->layers,
         .experts = shape->experts,
         .slots = shape->slots,
+        .top_k = shape->top_k,
         .fade = -log(LCP_RHO) / LCP_OMEGA / shape->top_k,
     };
     facts->used = mp_arena_take(arena, ids, sizeof(uint64_t));
     facts->count = mp_arena_take(arena, ids, sizeof(uint64_t));
     facts->pairs = mp_arena_take(arena, shape->layers, sizeof(uint64_t));
+    facts->faded = mp_arena_take(arena, ids * MP_GHOST_SHARES, sizeof(double));
+    facts->total = mp_arena_take(arena, (size_t)shape->layers * MP_GHOST_SHARES, sizeof(double));
+    facts->wait = mp_arena_take(arena, ids, sizeof(double));
+    facts->batches = mp_arena_take(arena, shape->layers, sizeof(uint64_t));
 }
 
 void mp_ghost_facts_use(struct mp_ghost_facts *facts, uint32_t id, uint32_t tokens)
@@ -35,6 +51,37 @@ void mp_ghost_facts_use(struct mp_ghost_facts *facts, uint32_t id, uint32_t toke
     facts->used[id] = ++facts->uses;
     facts->count[id]++;
     facts->pairs[id / facts->experts] += tokens;
+}
+
+void mp_ghost_facts_batch(struct mp_ghost_facts *facts, uint32_t layer, const uint32_t *ids,
+                          const uint32_t *tokens, uint32_t count)
+{
+    const uint32_t experts = facts->experts, first = layer * experts;
+    double *wait = facts->wait + first;
+    double rows = 0;
+
+    mp_assert(layer < facts->layers);
+    mp_assert(count > 0 && ids[0] >= first && ids[count - 1] < first + experts);
+    for (uint32_t i = 0; i < count; i++)
+        rows += (double)tokens[i] / facts->top_k;
+    memset(wait, 0, experts * sizeof(wait[0]));
+    for (uint32_t s = 0; s < MP_GHOST_SHARES; s++) {
+        double *faded = facts->faded + ((size_t)layer * MP_GHOST_SHARES + s) * experts;
+        double *total = &facts->total[layer * MP_GHOST_SHARES + s];
+        const double keep = exp2(-rows / share_lives[s]);
+
+        for (uint32_t e = 0; e < experts; e++)
+            faded[e] *= keep;
+        for (uint32_t i = 0; i < count; i++)
+            faded[ids[i] - first] += (1 - keep) * tokens[i] / rows;
+        *total = *total * keep + 1 - keep;
+        for (uint32_t e = 0; e < experts; e++)
+            wait[e] += faded[e] / *total / MP_GHOST_SHARES;
+    }
+    for (uint32_t e = 0; e < experts; e++)
+        wait[e] = 1 / (wait[e] + RARE) - 1;
+    facts->batches[layer]++;
+    facts->layer = layer;
 }
 
 void mp_ghost_take(struct mp_ghost *ghost, enum mp_ghost_kind kind,
@@ -46,7 +93,11 @@ void mp_ghost_take(struct mp_ghost *ghost, enum mp_ghost_kind kind,
 
     *ghost = (struct mp_ghost){ .kind = kind, .facts = facts };
     ghost->held = mp_arena_take(arena, ids, 1);
-    ghost->attached = mp_arena_take(arena, kind == MP_GHOST_LAYER_LFU ? ids : 0, 1);
+    ghost->attached = mp_arena_take(arena, is_flagged(kind) ? ids : 0, 1);
+    ghost->last =
+        mp_arena_take(arena, kind == MP_GHOST_NEXT_USE ? facts->layers : 0, sizeof(uint32_t));
+    ghost->last_for =
+        mp_arena_take(arena, kind == MP_GHOST_NEXT_USE ? facts->layers : 0, sizeof(uint64_t));
     ghost->key = mp_arena_take(arena, heaped, sizeof(double));
     ghost->heap = mp_arena_take(arena, heaped, sizeof(uint32_t));
     ghost->place = mp_arena_take(arena, heaped, sizeof(uint32_t));
@@ -60,6 +111,16 @@ void mp_ghost_take(struct mp_ghost *ghost, enum mp_ghost_kind kind,
         ghost->next[l] = ghost->previous[l] = (uint32_t)l;
 }
 
+/* Tokens until the expert is expected to be chosen. The layer of the last batch runs last. */
+static double time_until(const struct mp_ghost_facts *facts, uint32_t id)
+{
+    const uint32_t layer = id / facts->experts;
+    const uint32_t layers =
+        layer > facts->layer ? layer - facts->layer : layer + facts->layers - facts->layer;
+
+    return facts->wait[id] + (double)layers / facts->layers;
+}
+
 bool mp_ghost_before(const struct mp_ghost *ghost, uint32_t a, uint32_t b)
 {
     const uint64_t *used = ghost->facts->used;
@@ -67,6 +128,12 @@ bool mp_ghost_before(const struct mp_ghost *ghost, uint32_t a, uint32_t b)
     const bool counted = ghost->kind == MP_GHOST_LAYER_LFU || ghost->kind == MP_GHOST_STATIC;
 
     mp_assert(a < ghost->facts->layers * ghost->facts->experts);
+    if (ghost->kind == MP_GHOST_NEXT_USE) {
+        const double mine = time_until(ghost->facts, a), other = time_until(ghost->facts, b);
+
+        if (mine != other)
+            return mine > other;
+    }
     if (ghost->kind == MP_GHOST_LCP && ghost->key[a] != ghost->key[b])
         return ghost->key[a] < ghost->key[b];
     if (counted && count[a] != count[b])
@@ -121,10 +188,18 @@ static void heap_remove(struct mp_ghost *ghost, uint32_t id)
         sift_down(ghost, place, last);
 }
 
+/* The attached ones of a layer are others now. */
+static void flag(struct mp_ghost *ghost, uint32_t id, bool attached)
+{
+    ghost->attached[id] = attached;
+    if (ghost->kind == MP_GHOST_NEXT_USE)
+        ghost->last_for[id / ghost->facts->experts] = 0;
+}
+
 void mp_ghost_detach(struct mp_ghost *ghost, uint32_t id)
 {
-    if (ghost->kind == MP_GHOST_LAYER_LFU) {
-        ghost->attached[id] = 0;
+    if (is_flagged(ghost->kind)) {
+        flag(ghost, id, false);
     } else if (ghost->kind == MP_GHOST_LAYER_LRU) {
         ghost->next[ghost->previous[id]] = ghost->next[id];
         ghost->previous[ghost->next[id]] = ghost->previous[id];
@@ -145,8 +220,8 @@ void mp_ghost_attach(struct mp_ghost *ghost, uint32_t id)
 {
     const struct mp_ghost_facts *facts = ghost->facts;
 
-    if (ghost->kind == MP_GHOST_LAYER_LFU) {
-        ghost->attached[id] = 1;
+    if (is_flagged(ghost->kind)) {
+        flag(ghost, id, true);
     } else if (ghost->kind == MP_GHOST_LAYER_LRU) {
         const uint32_t list = facts->layers * facts->experts + id / facts->experts;
 
@@ -197,8 +272,8 @@ static uint32_t oldest(const struct mp_ghost *ghost, uint32_t own)
     return ghost->next[ids + layer] < ids ? ghost->next[ids + layer] : MP_EXPERT_NONE;
 }
 
-/* The attached expert of first..end-1 that was used least, or MP_EXPERT_NONE. */
-static uint32_t least_used(const struct mp_ghost *ghost, uint32_t first, uint32_t end)
+/* The attached expert of first..end-1 that leaves first, or MP_EXPERT_NONE. */
+static uint32_t first_to_leave(const struct mp_ghost *ghost, uint32_t first, uint32_t end)
 {
     uint32_t best = MP_EXPERT_NONE;
 
@@ -209,18 +284,39 @@ static uint32_t least_used(const struct mp_ghost *ghost, uint32_t first, uint32_
     return best;
 }
 
-static uint32_t victim_of(const struct mp_ghost *ghost, uint32_t id)
+/* The attached expert that is expected to be needed last. Within a layer that changes only with a
+ * batch of it, or with what is attached. */
+static uint32_t needed_last(struct mp_ghost *ghost)
+{
+    const struct mp_ghost_facts *facts = ghost->facts;
+    uint32_t best = MP_EXPERT_NONE;
+
+    for (uint32_t l = 0; l < facts->layers; l++) {
+        if (ghost->last_for[l] != facts->batches[l] + 1) {
+            ghost->last[l] = first_to_leave(ghost, l * facts->experts, (l + 1) * facts->experts);
+            ghost->last_for[l] = facts->batches[l] + 1;
+        }
+        if (ghost->last[l] != MP_EXPERT_NONE &&
+            (best == MP_EXPERT_NONE || mp_ghost_before(ghost, ghost->last[l], best)))
+            best = ghost->last[l];
+    }
+    return best;
+}
+
+static uint32_t victim_of(struct mp_ghost *ghost, uint32_t id)
 {
     const uint32_t layers = ghost->facts->layers, experts = ghost->facts->experts;
     uint32_t layer, victim;
 
+    if (ghost->kind == MP_GHOST_NEXT_USE)
+        return needed_last(ghost);
     if (ghost->kind == MP_GHOST_LAYER_LRU)
         return oldest(ghost, id / experts);
     if (ghost->kind == MP_GHOST_LCP)
         return ghost->heap_size > 0 ? ghost->heap[0] : MP_EXPERT_NONE;
     layer = giving_layer(ghost, id / experts);
-    victim = least_used(ghost, layer * experts, (layer + 1) * experts);
-    return victim != MP_EXPERT_NONE ? victim : least_used(ghost, 0, layers * experts);
+    victim = first_to_leave(ghost, layer * experts, (layer + 1) * experts);
+    return victim != MP_EXPERT_NONE ? victim : first_to_leave(ghost, 0, layers * experts);
 }
 
 uint32_t mp_ghost_load(struct mp_ghost *ghost, uint32_t id)

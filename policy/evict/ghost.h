@@ -6,26 +6,46 @@
 
 /*
  * Ghosts (ghost caches): the sets of experts that evict policies layer-lfu, layer-lru and lcp would
- * hold if each had all slots, and a static set. For evict policy `shadow`, which compares their
- * costs. No bytes are moved; a load or a use costs O(log experts), for layer-lfu a load O(experts).
+ * hold if each had all slots, a static set, and those that are likely to be needed soonest. For
+ * evict policy `shadow`, which compares their costs. No bytes are moved; a load or a use costs
+ * O(log experts), for layer-lfu a load O(experts), for next-use O(experts + layers).
+ *
+ * next-use: the expert leaves whose next use is expected last: in 1 / p - 1 + d / L tokens, where p
+ * is the share of its layer's tokens that choose it and its layer runs next in d of L layers. p is
+ * the mean of three shares, which forget half in 2, 8 and 32 tokens: what is used now, what the
+ * subject wants, what is always wanted.
  *
  * Experts of the current batch are detached from the order and attached again at its end, with
  * their new keys; so a batch never evicts its own experts.
  *
  *     held[u]  for `count` experts
- *     attached: held, and flagged (layer-lfu), in the list of its layer (layer-lru) or in the heap
- *               (lcp)
+ *     attached: held, and flagged (next-use, layer-lfu), in the list of its layer (layer-lru) or in
+ *               the heap (lcp)
  */
-enum mp_ghost_kind { MP_GHOST_LAYER_LFU, MP_GHOST_LAYER_LRU, MP_GHOST_LCP, MP_GHOST_STATIC };
+enum mp_ghost_kind {
+    MP_GHOST_NEXT_USE,
+    MP_GHOST_LAYER_LFU,
+    MP_GHOST_LAYER_LRU,
+    MP_GHOST_LCP,
+    MP_GHOST_STATIC
+};
+
+#define MP_GHOST_SHARES 3u
 
 /* Statistics of the experts; shared by all ghosts. */
 struct mp_ghost_facts {
-    uint32_t layers, experts, slots;
+    uint32_t layers, experts, slots, top_k;
     uint64_t *used;  // (ids): order of the last use
     uint64_t *count; // (ids): batches that used it
     uint64_t *pairs; // (layers): (token, expert) pairs so far
     double fade;     /* decay of the logarithm of lcp's priority per pair of its layer */
     uint64_t uses;
+
+    double *faded;     // (layers, SHARES, experts): tokens that chose it, fading
+    double *total;     // (layers, SHARES): tokens, fading
+    double *wait;      // (ids): tokens expected until it is chosen, if its layer ran now
+    uint64_t *batches; // (layers)
+    uint32_t layer;    /* of the last batch */
 };
 
 struct mp_ghost {
@@ -34,7 +54,7 @@ struct mp_ghost {
     uint8_t *held; // (ids)
     uint32_t count;
 
-    uint8_t *attached;  // (ids): layer-lfu
+    uint8_t *attached;  // (ids): next-use, layer-lfu
     double *key;        // (ids): lcp: smallest leaves first, then the oldest use
     uint32_t *heap;     // (ids): the attached ones
     uint32_t *place;    // (ids): in heap; MP_EXPERT_NONE: not attached
@@ -42,6 +62,9 @@ struct mp_ghost {
 
     uint32_t *next, *previous; // (ids + layers): layer-lru; entry ids + l is the list of l
     uint32_t *in_layer;        // (layers): held
+
+    uint32_t *last;     // (layers): next-use: the attached one of the layer that leaves first
+    uint64_t *last_for; // (layers): batches of the layer when that was found, plus 1; 0: not known
 };
 
 /* Take the arrays; called twice, before and after mp_arena_open(), as is mp_ghost_take(). */
@@ -50,6 +73,10 @@ void mp_ghost_facts_take(struct mp_ghost_facts *facts, const struct mp_shape *sh
 
 /* Count a use of the expert by a batch of its layer. It must be detached in all ghosts. */
 void mp_ghost_facts_use(struct mp_ghost_facts *facts, uint32_t id, uint32_t tokens);
+
+/* Count a batch of `layer`: tokens[i] tokens chose ids[i]. All these must be detached. */
+void mp_ghost_facts_batch(struct mp_ghost_facts *facts, uint32_t layer, const uint32_t *ids,
+                          const uint32_t *tokens, uint32_t count);
 
 /* `facts` must outlive the ghost. */
 void mp_ghost_take(struct mp_ghost *ghost, enum mp_ghost_kind kind,

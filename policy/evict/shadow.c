@@ -1,26 +1,27 @@
 /*
  * Several policies at once, the best of which is followed. Each has a ghost (policy/evict/ghost.h):
- * the experts that it would hold if it had all slots to itself. Three move experts on demand:
- * layer-lfu, layer-lru, lcp. Three place them: the hottest ones (of a calibration at first, then of
- * what was counted so far), whole layers, and the hottest ones lately. What each layer would have
- * taken with what a ghost holds is computed from what work costs (policy/assign/plan.h: loads,
- * device and CPU side by side; where costs are not known, a miss is 1 and all else nothing), and so
- * is what it took with what is really resident, the link being as busy as prefetches and swaps have
- * made it.
+ * the experts that it would hold if it had all slots to itself. Four move experts on demand:
+ * next-use (leads first), layer-lfu, layer-lru, lcp. Three place them: the hottest ones (of a
+ * calibration at first, then of what was counted so far), whole layers, and the hottest ones
+ * lately. What each layer would have taken with what a ghost holds is computed from what work costs
+ * (policy/assign/plan.h: loads, device and CPU side by side; where costs are not known, a miss is 1
+ * and all else nothing), and so is what it took with what is really resident, the link being as
+ * busy as prefetches and swaps have made it.
  *
  * The leader is changed when another ghost has been cheaper by HYSTERESIS percent of loading what
- * it holds and the leader's does not, since the leader was last as good (a one-sided sum: it never
- * falls below 0); and to one of the first two that place also when what is really paid exceeds that
- * ghost by HYSTERESIS percent of loading all slots, whether
- * loads ahead or changes of mind are to blame. Each time the latter happens it takes twice as much
- * to leave static placement again.
+ * it holds and the leader's does not, and by two standard deviations of the misses of the leader's
+ * ghost, since the leader was last as good (a one-sided sum: it never falls below 0); and to one of
+ * the first two that place also when what is really paid exceeds that ghost by HYSTERESIS percent
+ * of loading all slots, whether loads ahead or changes of mind are to blame. Each time the latter
+ * happens it takes twice as much to leave static placement again.
  *
  * The victim is the oldest expert that the leader's ghost does not hold, else the leader's own.
  * While one leads that places experts, those of it that are absent are loaded behind all else, a
  * few after each layer; a demand takes none of its experts but waits, and prefetches of others are
  * refused.
  *
- * Where another executor computes without a load, what it computes would never become resident. So
+ * Where another executor computes without a load, what it computes would never become resident. So,
+ * if that is a helper, or one that reads over the link and computes most of what is absent,
  * after each layer that no placement leads the likeliest absent expert comes in, behind all other
  * reads, if it was used lately (half is forgotten in 7 tokens), and for one that is at most half as
  * likely; and the least likely is the victim.
@@ -31,7 +32,7 @@
  * changes no other ghost was cheaper than the leader by more than the hysteresis h. With S changes:
  *
  *     cost <= cost of the best ghost + (S + 1) * (h * slots loads + most expensive batch)
- *             + S * slots loads
+ *             + S * slots loads + 2 * sqrt((S + 1) * misses) loads
  *
  * A placement is looked at again every 16 tokens, which is a change too if it leads; an expert
  * replaces another one only if its count is larger by more than chance (a standard deviation).
@@ -133,9 +134,11 @@ static enum mp_status shadow_create(const void *config_, const struct mp_shape *
 static void shadow_on_access(struct mp_policy *policy, uint32_t id, uint32_t tokens, uint64_t now)
 {
     struct mp_shadow *shadow = (struct mp_shadow *)policy;
+    const uint32_t experts = shadow->facts.experts;
     const bool again = shadow->asked[id] == now + 1 && shadow->now == now;
+    const bool other = shadow->batch_count > 0 && shadow->batch[0] / experts != id / experts;
 
-    if (shadow->now != now || shadow->batch_count == shadow->facts.experts || again)
+    if (shadow->now != now || shadow->batch_count == experts || again || other)
         mp_shadow_turn(shadow, now);
     shadow->batch[shadow->batch_count] = id;
     shadow->tokens[shadow->batch_count] = tokens;
@@ -332,7 +335,7 @@ const struct mp_evict_ops mp_evict_shadow = {
     .create = shadow_create,
     .destroy = mp_policy_free,
     .waits = true,
-    .per_layer = true, /* its first leader keeps the layers apart */
+    .per_layer = true, /* its first leader gives up what was just used before what comes next */
     .on_insert = shadow_on_insert,
     .on_remove = shadow_on_remove,
     .on_access = shadow_on_access,

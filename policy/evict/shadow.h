@@ -9,11 +9,11 @@
  * What the two parts of evict policy `shadow` share: shadow.c is the policy, shadow_judge.c
  * computes the cost of each ghost, the leader, and the sets of the ghosts that place experts.
  */
-#define MP_SHADOW_GHOSTS 6u
+#define MP_SHADOW_GHOSTS 7u
 #define MP_SHADOW_STATIC \
-    3u /* this ghost and later ones place experts instead of loading on demand */
-#define MP_SHADOW_LAYERS 4u
-#define MP_SHADOW_RECENT 5u
+    4u /* this ghost and later ones place experts instead of loading on demand */
+#define MP_SHADOW_LAYERS 5u
+#define MP_SHADOW_RECENT 6u
 #define MP_SHADOW_TOKENS 16u /* between placements */
 
 struct mp_shadow {
@@ -28,6 +28,7 @@ struct mp_shadow {
     uint64_t patience; /* multiple of the hysteresis needed to leave the static placement */
     const struct mp_costs *costs;
     uint32_t ids, leader, changes;
+    uint64_t absent;     /* misses of the leader's ghost since it leads */
     uint32_t placed;     /* experts of a ghost that places them */
     uint32_t room;       /* slots that it leaves free if anything is loaded on demand */
     uint64_t passed;     /* loads on demand that STATIC would have needed since it was placed */
@@ -57,6 +58,7 @@ struct mp_shadow {
     bool settled;
     uint64_t now, batches;
     uint64_t debt_ns; /* of the link: time of loads that were not demands */
+    double unloaded;  /* share of absent experts, fading, that are computed without a load */
 
     /* Scratch. */
     struct mp_sorter sorter;
@@ -95,10 +97,12 @@ static inline bool mp_shadow_others_known(const struct mp_shadow *shadow)
 }
 
 /* True if what is likely comes in while nothing else is read, and what is unlikely leaves for it:
- * where somebody else is quicker than a load, nothing else would ever bring it in. */
+ * where a helper is quicker than a load, nothing else would ever bring it in. An executor that
+ * reads in place shares the link with loads, so it must be quicker than most of them. */
 static inline bool mp_shadow_fills(const struct mp_shadow *shadow)
 {
-    return !mp_shadow_places(shadow) && mp_shadow_others_known(shadow);
+    return !mp_shadow_places(shadow) && mp_shadow_others_known(shadow) &&
+           (mp_costs_helper(shadow->costs) != MP_EXECUTOR_HOME || shadow->unloaded > 0.5);
 }
 
 /* Begin a new batch: evaluate the previous one, and place experts anew every MP_SHADOW_TOKENS

@@ -6,8 +6,10 @@
 #include <math.h>
 #include <string.h>
 
-#define HALF_LIFE 128 /* tokens, of the counts of MP_SHADOW_RECENT */
-#define LIKELY_LIFE 7 /* tokens, of likely[] */
+#define HALF_LIFE 128     /* tokens, of the counts of MP_SHADOW_RECENT */
+#define LIKELY_LIFE 7     /* tokens, of likely[] */
+#define DEVIATIONS 2      /* standard, of the leader's misses: less is chance */
+#define MEMORY (1.0 / 64) /* an absent expert's weight in `unloaded` */
 
 void mp_shadow_place_first(struct mp_shadow *shadow)
 {
@@ -71,6 +73,7 @@ static void follow(struct mp_shadow *shadow, uint32_t leader)
     shadow->leader = leader;
     shadow->was_static |= mp_shadow_is_static(leader);
     shadow->changes++;
+    shadow->absent = 0;
     memset(shadow->overrun, 0, sizeof(shadow->overrun));
     memset(shadow->lead, 0, sizeof(shadow->lead));
     for (uint32_t i = 0; i < shadow->residents.count; i++)
@@ -112,6 +115,7 @@ static void choose_leader(struct mp_shadow *shadow, const uint64_t cost[MP_SHADO
     const uint64_t load = mp_shadow_times_known(shadow) ? shadow->costs->load_ns : 1;
     const uint64_t limit = shadow->hysteresis * shadow->facts.slots * load / 100;
     const uint32_t exceeded = overrun(shadow, cost, paid, limit);
+    const uint64_t chance = (uint64_t)(DEVIATIONS * sqrt((double)shadow->absent));
     uint32_t best = shadow->leader;
 
     for (uint32_t g = 0; g < MP_SHADOW_GHOSTS; g++) {
@@ -124,7 +128,7 @@ static void choose_leader(struct mp_shadow *shadow, const uint64_t cost[MP_SHADO
             shadow->lead[g] = 0;
         if (shadow->lead[g] <= shadow->lead[best])
             continue;
-        enough = shadow->hysteresis * count_different(shadow, g) * load / 100;
+        enough = (shadow->hysteresis * count_different(shadow, g) / 100 + chance) * load;
         if (shadow->lead[g] > (back ? enough * shadow->patience : enough))
             best = g;
     }
@@ -147,6 +151,11 @@ void mp_shadow_settle(struct mp_shadow *shadow)
     shadow->settled = true;
     /* At most one of the loads that nobody waits for is in a demand's way. */
     paid = batch_cost(shadow, shadow->actual, shadow->debt_ns < load ? shadow->debt_ns : load);
+    for (uint32_t i = 0; i < shadow->batch_count; i++) {
+        if (!shadow->actual[i])
+            shadow->unloaded +=
+                ((shadow->executors[i] != MP_EXECUTOR_HOME) - shadow->unloaded) * MEMORY;
+    }
     shadow->debt_ns -= shadow->debt_ns < paid + layer_ns ? shadow->debt_ns : paid + layer_ns;
     for (uint32_t g = 0; g < MP_SHADOW_GHOSTS; g++) {
         for (uint32_t i = 0; i < shadow->batch_count; i++) {
@@ -159,6 +168,9 @@ void mp_shadow_settle(struct mp_shadow *shadow)
         shadow->recent[shadow->batch[i]] += shadow->weight;
         shadow->likely[shadow->batch[i]] += shadow->likely_weight;
     }
+    if (shadow->batch_count > 0)
+        mp_ghost_facts_batch(&shadow->facts, shadow->batch[0] / shadow->facts.experts,
+                             shadow->batch, shadow->tokens, shadow->batch_count);
     for (uint32_t g = 0; g < MP_SHADOW_GHOSTS; g++) {
         struct mp_ghost *ghost = &shadow->ghosts[g];
 
@@ -167,6 +179,8 @@ void mp_shadow_settle(struct mp_shadow *shadow)
         cost[g] =
             batch_cost(shadow, shadow->resident, 0) + shadow->swaps[g] * (load > 0 ? load : 1);
         shadow->swaps[g] = 0;
+        for (uint32_t i = 0; g == shadow->leader && i < shadow->batch_count; i++)
+            shadow->absent += !shadow->resident[i];
         if (g == MP_SHADOW_STATIC) {
             for (uint32_t i = 0; i < shadow->batch_count; i++)
                 shadow->passed += !shadow->resident[i] && shadow->executors[i] == MP_EXECUTOR_HOME;

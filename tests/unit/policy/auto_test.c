@@ -3,6 +3,8 @@
  * than the best by more than its stated bound, falls back on a static placement where that is
  * cheaper, and assignment and prefetch by measured times, on layers worked out by hand.
  */
+#include <math.h>
+
 #include "policy/builtins.h"
 #include "tests/support/random.h"
 #include "tests/support/test.h"
@@ -94,6 +96,7 @@ static void shadow_is_never_much_worse_than_its_best_ghost(void)
                                         .slots = 2 + random_below(UNITS - 2) };
         const uint32_t step = HYSTERESIS * shape.slots / 100 + 1;
         uint32_t best = UINT32_MAX, changes, misses;
+        double chance;
 
         make_trace(trace);
         for (size_t g = 0; g < MP_ARRAY_LEN(ghosts); g++) {
@@ -102,7 +105,9 @@ static void shadow_is_never_much_worse_than_its_best_ghost(void)
             best = one < best ? one : best;
         }
         misses = replay(&mp_evict_shadow, &shape, trace, &changes);
-        CHECK(misses <= best + (changes + 1) * step + changes * shape.slots);
+        /* The leader's misses of all its times are `misses` at most. */
+        chance = 2 * sqrt((changes + 1.0) * misses);
+        CHECK(misses <= best + (changes + 1) * step + changes * shape.slots + chance);
         /* Against few misses the changes of a mind weigh much; the bound covers that. */
         if (best >= 50 * shape.slots && (double)misses / best > worst)
             worst = (double)misses / best;

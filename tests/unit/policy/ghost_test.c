@@ -1,7 +1,9 @@
 /*
  * Ghosts against the evict policies that they stand for: the same units leave, in random histories
- * of single requests, at every number of slots that gives each layer a share.
+ * of single requests, at every number of slots that gives each layer a share; next-use, which
+ * stands for none, against its definition.
  */
+#include <math.h>
 #include <stdlib.h>
 
 #include "policy/evict/ghost.h"
@@ -93,7 +95,7 @@ static void ties_are_in_the_order_of_numbers(void)
         .layers = 1, .experts = 4, .top_k = 1, .tokens_max = 1, .slots = 2
     };
 
-    for (int kind = MP_GHOST_LAYER_LFU; kind <= MP_GHOST_STATIC; kind++) {
+    for (int kind = MP_GHOST_NEXT_USE; kind <= MP_GHOST_STATIC; kind++) {
         struct mp_arena arena = { 0 };
         struct mp_ghost_facts facts;
         struct mp_ghost ghost;
@@ -111,9 +113,107 @@ static void ties_are_in_the_order_of_numbers(void)
     }
 }
 
+/* Of the experts that `ghost` holds and the batch of `layer` does not use, the one whose next use
+ * is expected last, computed from all batches of its layer so far. */
+struct history {
+    uint32_t chosen[LAYERS][200]; /* expert of each batch, one token each */
+    uint32_t batches[LAYERS];
+};
+
+static double expected_wait(const struct history *history, uint32_t unit, uint32_t layer)
+{
+    static const double lives[] = { 2, 8, 32 };
+    const uint32_t mine = unit / (UNITS / LAYERS), count = history->batches[mine];
+    double share = 0;
+
+    for (size_t s = 0; s < MP_ARRAY_LEN(lives); s++) {
+        double uses = 0, all = 0;
+
+        for (uint32_t b = 0; b < count; b++) {
+            const double weight = exp2(-(double)(count - b) / lives[s]);
+
+            all += weight;
+            uses += history->chosen[mine][b] == unit ? weight : 0;
+        }
+        share += uses / all / 3;
+    }
+    return 1 / (share + 1e-6) +
+           (double)(mine > layer ? mine - layer : mine + LAYERS - layer) / LAYERS;
+}
+
+/* Ghost next-use: layers run in turn, one token each; what leaves is expected last, and nothing of
+ * the batch leaves. */
+static void next_use_gives_up_what_is_expected_last(void)
+{
+    const struct mp_shape shape = {
+        .layers = LAYERS, .experts = UNITS / LAYERS, .top_k = 1, .tokens_max = 1, .slots = 9
+    };
+    static struct history history;
+    struct mp_arena arena = { 0 };
+    struct mp_ghost_facts facts;
+    struct mp_ghost ghost;
+    uint32_t evictions = 0;
+
+    mp_ghost_facts_take(&facts, &shape, &arena);
+    mp_ghost_take(&ghost, MP_GHOST_NEXT_USE, &facts, &arena);
+    CHECK_EQ(mp_arena_open(&arena, "a test"), MP_OK);
+    mp_ghost_facts_take(&facts, &shape, &arena);
+    mp_ghost_take(&ghost, MP_GHOST_NEXT_USE, &facts, &arena);
+    for (uint32_t i = 0; i < LAYERS * 200; i++) {
+        const uint32_t layer = i % LAYERS, experts = shape.experts, one = 1;
+        const uint32_t unit = layer * experts + random_below(random_below(2) ? experts : 2);
+        double last = 0;
+
+        if (ghost.held[unit])
+            mp_ghost_detach(&ghost, unit);
+        mp_ghost_facts_use(&facts, unit, 1);
+        mp_ghost_facts_batch(&facts, layer, &unit, &one, 1);
+        history.chosen[layer][history.batches[layer]++] = unit;
+        for (uint32_t u = 0; u < UNITS; u++) {
+            const double wait = ghost.held[u] && u != unit ? expected_wait(&history, u, layer) : 0;
+
+            last = wait > last ? wait : last;
+        }
+        if (!ghost.held[unit]) {
+            const bool full = ghost.count == shape.slots;
+            const uint32_t left = mp_ghost_load(&ghost, unit);
+
+            CHECK_EQ(left != MP_EXPERT_NONE, full);
+            if (full)
+                CHECK(fabs(expected_wait(&history, left, layer) / last - 1) < 1e-9);
+            evictions += full;
+        }
+        mp_ghost_attach(&ghost, unit);
+    }
+    CHECK(evictions > 100);
+    free(arena.block);
+}
+
+/* A prompt counts as what it is, a share of its tokens: expert 0 was chosen by 6 of 8. */
+static void a_batch_counts_by_the_shares_of_its_tokens(void)
+{
+    static const uint32_t ids[2] = { 0, 1 }, tokens[2] = { 6, 2 };
+    const struct mp_shape shape = {
+        .layers = 1, .experts = 4, .top_k = 1, .tokens_max = 8, .slots = 2
+    };
+    struct mp_arena arena = { 0 };
+    struct mp_ghost_facts facts;
+
+    mp_ghost_facts_take(&facts, &shape, &arena);
+    CHECK_EQ(mp_arena_open(&arena, "a test"), MP_OK);
+    mp_ghost_facts_take(&facts, &shape, &arena);
+    mp_ghost_facts_batch(&facts, 0, ids, tokens, 2);
+    CHECK(fabs(facts.wait[0] - (4.0 / 3 - 1)) < 1e-4);
+    CHECK(fabs(facts.wait[1] - (4.0 - 1)) < 1e-4);
+    CHECK(facts.wait[2] > 1e5);
+    free(arena.block);
+}
+
 int main(void)
 {
     RUN(ghosts_hold_what_policies_would);
     RUN(ties_are_in_the_order_of_numbers);
+    RUN(next_use_gives_up_what_is_expected_last);
+    RUN(a_batch_counts_by_the_shares_of_its_tokens);
     return 0;
 }
