@@ -6,10 +6,11 @@
  * lately. What each layer would have taken with what a ghost holds is computed from what work costs
  * (policy/assign/plan.h: loads, device and CPU side by side; where costs are not known, a miss is 1
  * and all else nothing), and so is what it took with what is really resident, the link being as
- * busy as prefetches and swaps have made it.
+ * busy as prefetches and swaps have made it. Nothing is resident at its first use, so what a
+ * calibration places has no start over what is loaded on demand.
  *
  * The leader is changed when another ghost has been cheaper by HYSTERESIS percent of loading what
- * it holds and the leader's does not, and by two standard deviations of the misses of the leader's
+ * it holds and the leader's does not, and by two standard deviations of the loads of the leader's
  * ghost, since the leader was last as good (a one-sided sum: it never falls below 0); and to one of
  * the first two that place also when what is really paid exceeds that ghost by HYSTERESIS percent
  * of loading all slots, whether loads ahead or changes of mind are to blame. Each time the latter
@@ -32,7 +33,7 @@
  * changes no other ghost was cheaper than the leader by more than the hysteresis h. With S changes:
  *
  *     cost <= cost of the best ghost + (S + 1) * (h * slots loads + most expensive batch)
- *             + S * slots loads + 2 * sqrt((S + 1) * misses) loads
+ *             + S * slots loads + 2 * sqrt((S + 1) * loads) loads
  *
  * A placement is looked at again every 16 tokens, which is a change too if it leads; an expert
  * replaces another one only if its count is larger by more than chance (a standard deviation).

@@ -28,7 +28,7 @@ struct mp_shadow {
     uint64_t patience; /* multiple of the hysteresis needed to leave the static placement */
     const struct mp_costs *costs;
     uint32_t ids, leader, changes;
-    uint64_t absent;     /* misses of the leader's ghost since it leads */
+    uint64_t absent;     /* loads of the leader's ghost since it leads */
     uint32_t placed;     /* experts of a ghost that places them */
     uint32_t room;       /* slots that it leaves free if anything is loaded on demand */
     uint64_t passed;     /* loads on demand that STATIC would have needed since it was placed */

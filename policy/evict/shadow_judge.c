@@ -8,7 +8,7 @@
 
 #define HALF_LIFE 128     /* tokens, of the counts of MP_SHADOW_RECENT */
 #define LIKELY_LIFE 7     /* tokens, of likely[] */
-#define DEVIATIONS 2      /* standard, of the leader's misses: less is chance */
+#define DEVIATIONS 2      /* standard, of the leader's loads: less is chance */
 #define MEMORY (1.0 / 64) /* an absent expert's weight in `unloaded` */
 
 void mp_shadow_place_first(struct mp_shadow *shadow)
@@ -175,15 +175,17 @@ void mp_shadow_settle(struct mp_shadow *shadow)
         struct mp_ghost *ghost = &shadow->ghosts[g];
 
         for (uint32_t i = 0; i < shadow->batch_count; i++)
-            shadow->resident[i] = ghost->held[shadow->batch[i]];
+            shadow->resident[i] =
+                ghost->held[shadow->batch[i]] && shadow->facts.count[shadow->batch[i]] > 1;
         cost[g] =
             batch_cost(shadow, shadow->resident, 0) + shadow->swaps[g] * (load > 0 ? load : 1);
         shadow->swaps[g] = 0;
         for (uint32_t i = 0; g == shadow->leader && i < shadow->batch_count; i++)
-            shadow->absent += !shadow->resident[i];
+            shadow->absent += !shadow->resident[i] && shadow->executors[i] == MP_EXECUTOR_HOME;
         if (g == MP_SHADOW_STATIC) {
             for (uint32_t i = 0; i < shadow->batch_count; i++)
-                shadow->passed += !shadow->resident[i] && shadow->executors[i] == MP_EXECUTOR_HOME;
+                shadow->passed +=
+                    !ghost->held[shadow->batch[i]] && shadow->executors[i] == MP_EXECUTOR_HOME;
         }
         if (g < MP_SHADOW_STATIC)
             ghost_loads(shadow, g);

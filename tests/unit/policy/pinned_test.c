@@ -261,7 +261,7 @@ static const struct {
     { "evict lfru", UINT64_C(0x854430fc58933677) },
     { "evict class-lru", UINT64_C(0x837912db472552f7) },
     { "evict lcp", UINT64_C(0xc685ee447e16a02a) },
-    { "evict shadow", UINT64_C(0xd0b982d5bca51586) },
+    { "evict shadow", UINT64_C(0x51801953a1b72e3b) },
     { "evict activation", UINT64_C(0x7a4a486100ada785) },
     { "evict ema", UINT64_C(0xad4db0d1f9384a36) },
     { "partition global", UINT64_C(0x41491c81a1124dd5) },

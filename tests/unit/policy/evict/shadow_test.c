@@ -70,6 +70,26 @@ static void recent_uses_fade_to_half_in_128_tokens(void)
     mp_policy_free(&shadow->super);
 }
 
+/* The first use of what a calibration places is a miss, as it is where it is loaded on demand: in
+ * an empty memory nobody is ahead. The second use is a hit for both. */
+static void what_is_placed_is_loaded_at_its_first_use(void)
+{
+    struct mp_shadow *shadow = make_shadow(3);
+
+    shadow->order[0] = 2;
+    mp_shadow_place_first(shadow);
+    CHECK(shadow->ghosts[MP_SHADOW_STATIC].held[2]);
+    for (uint32_t i = 0; i < 3; i++) {
+        use_shadow(shadow, 2);
+        CHECK_EQ(shadow->lead[MP_SHADOW_STATIC], 0);
+        CHECK_EQ(shadow->overrun[0], 0);
+        if (i == 0)
+            mp_evict_shadow.on_insert(&shadow->super, 2, shadow->batches);
+    }
+    CHECK_EQ(shadow->passed, 0);
+    mp_policy_free(&shadow->super);
+}
+
 /*
  * Three slots, one of which is for what is placed. Round robin over four misses with layer-lru,
  * and one batch of four hits what is placed, expert 0. Then expert 1 is used alone, until a
@@ -307,6 +327,7 @@ static void the_link_is_idle_only_if_absent_experts_are_not_loaded(void)
         for (uint32_t i = 0; i < 200; i++)
             ops->on_access(policy, i, 1, i + 1);
         CHECK_EQ(mp_shadow_fills(shadow), load_ns == 1000);
+        CHECK_EQ(shadow->absent > 0, load_ns == 10); /* of others' work chance is no load */
         ops->destroy(policy);
     }
 }
@@ -381,6 +402,7 @@ int main(void)
 {
     RUN(what_the_leader_does_not_hold_leaves_first);
     RUN(recent_uses_fade_to_half_in_128_tokens);
+    RUN(what_is_placed_is_loaded_at_its_first_use);
     RUN(a_swap_costs_as_much_as_a_load);
     RUN(the_last_one_outside_can_come_in);
     RUN(more_than_chance_is_more_than_a_deviation);

@@ -81,7 +81,7 @@ static const struct {
     { "mixtral-offloading", UINT64_C(0x1c92465f5599d1cd) },
     { "adapmoe", UINT64_C(0x0bf441e9e242640e) },
     { "moe-infinity", UINT64_C(0x659474f65940ecad) },
-    { "auto", UINT64_C(0x516ce3b8dc2d6112) },
+    { "auto", UINT64_C(0xec8018a20470be0c) },
 };
 
 static void every_profile_simulates_as_it_did(void)
