@@ -194,13 +194,12 @@ enum mp_status mp_preload_environment(const struct mp_settings *settings, const 
                                     mp_opt_format(budget, &settings->run.budget, text));
     if (status == MP_OK)
         status = add_library(&environment, library);
-    if (status == MP_OK && mp_preload_is_python(program)) {
-        if (mp_preload_find_python(folder))
-            status = add_python(&environment, folder);
-        else
-            mp_log_warn("preload", "the Python module is not installed: experts are known by what "
-                                   "the program reads, not by what its router says");
-    }
+    /* Any program may start Python: env, shells, launchers. */
+    if (status == MP_OK && mp_preload_find_python(folder))
+        status = add_python(&environment, folder);
+    else if (status == MP_OK && mp_preload_is_python(program))
+        mp_log_warn("preload", "the Python module is not installed: experts are known by what "
+                               "the program reads, not by what its router says");
     if (status != MP_OK) {
         mp_environment_fini(&environment);
         return status;

@@ -32,8 +32,8 @@ bool mp_preload_is_python(const char *path);
 
 /*
  * The environment for a program: this process's with the settings as variables, the library last in
- * LD_PRELOAD (once), and for Python our module first in PYTHONPATH. The budget is always set,
- * because the library does nothing without one.
+ * LD_PRELOAD (once), and the folder of our Python module first in PYTHONPATH. The budget is always
+ * set, because the library does nothing without one.
  */
 enum mp_status mp_preload_environment(const struct mp_settings *settings, const char *library,
                                       const char *program,

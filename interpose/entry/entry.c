@@ -18,6 +18,7 @@
 #include "vmm/base/error.h"
 
 #define FILE_BYTES_MIN (1 << 20)
+#define PART_DIGITS 5
 
 struct mp_host mp_entry_host;
 static struct mp_interpose_settings settings;
@@ -36,7 +37,8 @@ static _Atomic bool expected;   /* a program has opened one */
 static _Atomic bool was_mapped; /* and maps one, paged or not */
 static struct stat refused[64]; /* files that are not paged, so that they are looked at once */
 static uint32_t refused_count;
-static uint64_t models; /* made so far */
+static uint64_t warned[8]; /* models that a warning named; 0: free */
+static uint64_t models;    /* made so far */
 
 struct mp_paged *mp_entry_begin(uint32_t place)
 {
@@ -122,6 +124,38 @@ static void refuse(const struct stat *st)
     refused[refused_count++ % MP_ARRAY_LEN(refused)] = *st;
 }
 
+/* The same for all parts of a model (name-00001-of-00005.gguf). 0: not known. */
+static uint64_t model_hash(int fd)
+{
+    char path[PATH_MAX];
+    uint64_t hash = 0xcbf29ce484222325u;
+    const char *of;
+
+    if (!mp_paged_find_path(fd, path))
+        return 0;
+    of = strstr(path, "-of-");
+    for (const char *at = path; *at != '\0'; at++) {
+        if (of == NULL || at >= of || at + PART_DIGITS < of)
+            hash = (hash ^ (unsigned char)*at) * 0x100000001b3u;
+    }
+    return hash | 1;
+}
+
+/* With `life`: the last error, unless it was about another part of the same model. */
+static void warn_once(int fd)
+{
+    const uint64_t hash = model_hash(fd);
+    size_t i = 0;
+
+    while (i < MP_ARRAY_LEN(warned) && warned[i] != 0 && warned[i] != hash)
+        i++;
+    if (i < MP_ARRAY_LEN(warned) && warned[i] == hash && hash != 0)
+        return;
+    if (i < MP_ARRAY_LEN(warned))
+        warned[i] = hash;
+    mp_log_warn("preload", "experts are not paged: %s", mp_error_last()->text);
+}
+
 /* With `life`: the model that the descriptor's file belongs to; MP_MODELS_MAX: none is paged. */
 static uint32_t find_model(int fd)
 {
@@ -162,7 +196,7 @@ static uint32_t model_of(int fd)
         return p;
     }
     if (mp_error_last()->text[0] != '\0')
-        mp_log_warn("preload", "experts are not paged: %s", mp_error_last()->text);
+        warn_once(fd);
     mp_error_clear();
     refuse(&st);
     return MP_MODELS_MAX;

@@ -24,8 +24,7 @@
 /* Addresses of our threads, and of those that the program has not started yet. */
 #define ADDRESSES_SPARE (UINT64_C(256) << 20)
 
-/* The name that the descriptor was opened by. */
-static bool find_path(int fd, char path[PATH_MAX])
+bool mp_paged_find_path(int fd, char path[PATH_MAX])
 {
     char link[64];
     ssize_t bytes;
@@ -270,7 +269,8 @@ static enum mp_status decide(struct mp_paged *paged, const struct mp_paged_other
     char magic[4];
     enum mp_status status = MP_ERR_UNSUPPORTED;
 
-    if (find_path(fd, paged->path) && pread(fd, magic, sizeof(magic), 0) == (ssize_t)sizeof(magic))
+    if (mp_paged_find_path(fd, paged->path) &&
+        pread(fd, magic, sizeof(magic), 0) == (ssize_t)sizeof(magic))
         status = mp_experts_open(paged->path, memcmp(magic, "GGUF", sizeof(magic)) != 0,
                                  &paged->experts);
     /* Somebody else's file by that name is not what the program has open. */

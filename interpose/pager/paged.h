@@ -149,6 +149,9 @@ bool mp_paged_would_be(const struct mp_host *host, const struct mp_interpose_set
 /* No thread may be in a call. NULL is allowed. */
 void mp_paged_destroy(struct mp_paged *paged);
 
+/* The name that the descriptor was opened by. False: it has none. */
+bool mp_paged_find_path(int fd, char path[PATH_MAX]);
+
 /* True if the file begins like a GGUF file. */
 bool mp_paged_is_gguf(int fd);
 

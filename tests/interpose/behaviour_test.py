@@ -249,7 +249,10 @@ def alone(preload, work, full):
 
 
 def leftovers(work):
-    return {path for folder in ("/dev/shm", work) for path in Path(folder).iterdir()}
+    """Other programs come and go in the folder of shared memory, too: MPI's have names like these."""
+    return {path for folder in ("/dev/shm", work) for path in Path(folder).iterdir()
+            if not path.name.startswith(("sm_segment", "vader_segment", "sem.", "pymp", "psm_",
+                                         "torch_"))}
 
 
 def kills(preload, work, full):
