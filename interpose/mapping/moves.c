@@ -62,6 +62,8 @@ static void begin(struct mp_moves *moves, const struct mp_real *real, int fd)
         return;
     base = real->mmap(NULL, (size_t)st.st_size, PROT_READ, MAP_SHARED, fd, 0);
     if (base != MAP_FAILED) {
+        /* Entries of single pages move; behind them are huge ones all the same. */
+        (void)real->madvise(base, (size_t)st.st_size, MADV_NOHUGEPAGE);
         moves->base = base;
         moves->fd = fd;
         moves->bytes = (uint64_t)st.st_size;

@@ -196,6 +196,7 @@ static enum mp_status plan(struct mp_paged *paged, const struct mp_paged_others 
 static enum mp_status make_space(struct mp_paged *paged)
 {
     const struct mp_backend_config backend = { .numa_node = -1,
+                                               .huge_pages = paged->settings.huge_pages != 0,
                                                .memory_file_bytes = paged->budget_bytes };
     enum mp_status status = mp_backend_host.open(&backend, NULL, &paged->backend);
     struct mp_space_config config;

@@ -18,6 +18,8 @@ static const struct mp_opt shared_opts[] = {
                 "beside the other weights."),
     MP_OPT(MP_OPT_U64, "SEED", struct mp_interpose_settings, seed, "1", 0, UINT64_MAX,
            "Start of all random numbers of policies."),
+    MP_OPT(MP_OPT_BOOL, "HUGE_PAGES", struct mp_interpose_settings, huge_pages, "on", 0, 1,
+           "Ask for huge pages behind expert slots of 2 MiB and more."),
     MP_OPT(MP_OPT_BOOL, "POPULATE", struct mp_interpose_settings, populate, "on", 0, 1,
            "Fill expert slots with memory in the background from the start, instead of when they "
            "are first used."),

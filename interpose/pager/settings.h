@@ -14,6 +14,7 @@ struct mp_interpose_settings {
     struct mp_share budget;
     struct mp_preload_config files;
     uint64_t seed;
+    uint64_t huge_pages;
     uint64_t populate;
     char profile[MP_POLICY_NAME_MAX];
     char policy[MP_POLICY_KIND_COUNT][MP_POLICY_NAME_MAX];

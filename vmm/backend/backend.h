@@ -33,6 +33,7 @@ struct mp_backend_caps {
     bool file_target;     /* files may be read straight into device aliases */
     bool windows;         /* window_*() work: a unit can keep one address for its lifetime */
     bool parallel_frames; /* frame_create() may be called by several threads at once */
+    bool collapse;        /* pages of frames become huge ones by MADV_COLLAPSE, and should */
 };
 
 struct mp_frame {
@@ -62,8 +63,8 @@ struct mp_backend_config {
     uint64_t align_bytes;
 
     /* host: frames are parts of one memory file of this size, so that their pages can also be
-     * mapped at other addresses (mp_backend_host_file()); huge_pages and align_bytes are then
-     * ignored. 0: anonymous memory. */
+     * mapped at other addresses (mp_backend_host_file()); align_bytes is then ignored. 0: anonymous
+     * memory. */
     uint64_t memory_file_bytes;
 
     /* cuda: do not try to allocate memory by handle on a NUMA node, because the driver may crash

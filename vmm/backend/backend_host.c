@@ -58,81 +58,6 @@ static enum mp_status check_node(int node)
     return MP_OK;
 }
 
-/* All of it at once: pages come into being when they are first written. */
-static enum mp_status open_file(struct host_backend *host, uint64_t bytes)
-{
-    void *base = MAP_FAILED;
-
-    mp_assert(bytes % host->page_bytes == 0);
-    host->file_fd = memfd_create("moepager", MFD_CLOEXEC);
-    if (host->file_fd >= 0 && ftruncate(host->file_fd, (off_t)bytes) == 0)
-        base = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, host->file_fd, 0);
-    if (base == MAP_FAILED) {
-        const enum mp_status status =
-            mp_fail(MP_ERR_NO_SPACE, "E_DEVICE_MEMORY",
-                    "cannot make a memory file of %" PRIu64 " bytes for frames: %s", bytes,
-                    strerror(errno));
-
-        if (host->file_fd >= 0)
-            close(host->file_fd);
-        return status;
-    }
-    host->file_base = base;
-    host->file_bytes = bytes;
-    return MP_OK;
-}
-
-static enum mp_status host_open(const struct mp_backend_config *config, struct mp_backend *inner,
-                                struct mp_backend **backend_p)
-{
-    struct host_backend *host;
-    uint64_t maps, maps_now;
-
-    mp_assert(inner == NULL);
-    (void)inner;
-    if (config->numa_node >= 0) {
-        const enum mp_status status = check_node(config->numa_node);
-
-        if (status != MP_OK)
-            return status;
-    }
-    host = calloc(1, sizeof(*host));
-    if (host == NULL)
-        return mp_fail_no_memory("the host backend", sizeof(*host));
-
-    if (!mp_memory_maps_read("", &maps_now, &maps))
-        maps = 65530; /* the kernel's own default */
-    host->page_bytes = (uint64_t)sysconf(_SC_PAGESIZE);
-    host->align_bytes =
-        config->align_bytes > host->page_bytes ? config->align_bytes : host->page_bytes;
-    host->numa_node = config->numa_node >= 0 && numa_available() >= 0 ? config->numa_node : -1;
-    host->huge_pages = config->huge_pages && config->memory_file_bytes == 0;
-    host->file_fd = -1;
-    if (config->memory_file_bytes > 0) {
-        const enum mp_status status =
-            open_file(host, mp_round_down_u64(config->memory_file_bytes, host->page_bytes));
-
-        if (status != MP_OK) {
-            free(host);
-            return status;
-        }
-        host->align_bytes = host->page_bytes;
-    }
-    host->super.ops = &mp_backend_host;
-    host->super.caps = (struct mp_backend_caps){
-        .granule_bytes = host->page_bytes,
-        .alias_align_bytes = host->align_bytes,
-        .frame_bytes_max = UINT64_C(1) << 46,
-        .frames_max = maps > 2 * MAPS_SPARE ? (uint32_t)(maps - MAPS_SPARE) : MAPS_SPARE,
-        .tiers = 1u << MP_TIER_DEVICE | 1u << MP_TIER_HOST,
-        .layouts = 1u << MP_LAYOUT_FILE | 1u << MP_LAYOUT_PACKED,
-        .cpu_access = true,
-        .file_target = true,
-    };
-    *backend_p = &host->super;
-    return MP_OK;
-}
-
 static void host_close(struct mp_backend *backend)
 {
     struct host_backend *host = mp_container_of(backend, struct host_backend, super);
@@ -230,11 +155,92 @@ static enum mp_status map_aligned(uint64_t bytes, uint64_t align_bytes, uint64_t
     return MP_OK;
 }
 
+/* All of it at once: pages come into being when they are first written. Huge ones need addresses
+ * and offsets that are equal modulo their size. */
+static enum mp_status open_file(struct host_backend *host, uint64_t bytes)
+{
+    void *base = MAP_FAILED, *at = NULL;
+
+    mp_assert(bytes % host->page_bytes == 0);
+    if (map_aligned(bytes, HUGE_PAGE_BYTES, host->page_bytes, &at) != MP_OK)
+        return MP_ERR_NO_SPACE;
+    host->file_fd = memfd_create("moepager", MFD_CLOEXEC);
+    if (host->file_fd >= 0 && ftruncate(host->file_fd, (off_t)bytes) == 0)
+        base = mmap(at, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, host->file_fd, 0);
+    if (base == MAP_FAILED) {
+        const enum mp_status status =
+            mp_fail(MP_ERR_NO_SPACE, "E_DEVICE_MEMORY",
+                    "cannot make a memory file of %" PRIu64 " bytes for frames: %s", bytes,
+                    strerror(errno));
+
+        munmap(at, bytes);
+        if (host->file_fd >= 0)
+            close(host->file_fd);
+        return status;
+    }
+    host->file_base = base;
+    host->file_bytes = bytes;
+    return MP_OK;
+}
+
+static enum mp_status host_open(const struct mp_backend_config *config, struct mp_backend *inner,
+                                struct mp_backend **backend_p)
+{
+    struct host_backend *host;
+    uint64_t maps, maps_now;
+
+    mp_assert(inner == NULL);
+    (void)inner;
+    if (config->numa_node >= 0) {
+        const enum mp_status status = check_node(config->numa_node);
+
+        if (status != MP_OK)
+            return status;
+    }
+    host = calloc(1, sizeof(*host));
+    if (host == NULL)
+        return mp_fail_no_memory("the host backend", sizeof(*host));
+
+    if (!mp_memory_maps_read("", &maps_now, &maps))
+        maps = 65530; /* the kernel's own default */
+    host->page_bytes = (uint64_t)sysconf(_SC_PAGESIZE);
+    host->align_bytes =
+        config->align_bytes > host->page_bytes ? config->align_bytes : host->page_bytes;
+    host->numa_node = config->numa_node >= 0 && numa_available() >= 0 ? config->numa_node : -1;
+    host->huge_pages = config->huge_pages;
+    host->file_fd = -1;
+    if (config->memory_file_bytes > 0) {
+        const enum mp_status status =
+            open_file(host, mp_round_down_u64(config->memory_file_bytes, host->page_bytes));
+
+        if (status != MP_OK) {
+            free(host);
+            return status;
+        }
+        host->align_bytes = host->page_bytes;
+    }
+    host->super.ops = &mp_backend_host;
+    host->super.caps = (struct mp_backend_caps){
+        .granule_bytes = host->page_bytes,
+        .alias_align_bytes = host->align_bytes,
+        .frame_bytes_max = UINT64_C(1) << 46,
+        .frames_max = maps > 2 * MAPS_SPARE ? (uint32_t)(maps - MAPS_SPARE) : MAPS_SPARE,
+        .tiers = 1u << MP_TIER_DEVICE | 1u << MP_TIER_HOST,
+        .layouts = 1u << MP_LAYOUT_FILE | 1u << MP_LAYOUT_PACKED,
+        .cpu_access = true,
+        .file_target = true,
+        .collapse = host->huge_pages && host->file_fd >= 0,
+    };
+    *backend_p = &host->super;
+    return MP_OK;
+}
+
 /* Advice only: a kernel that ignores it is slower, not wrong. */
 static void advise(const struct host_backend *host, void *alias, uint64_t bytes)
 {
     mp_assert(alias != NULL);
-    if (host->huge_pages && bytes >= HUGE_PAGE_BYTES && madvise(alias, bytes, MADV_HUGEPAGE) != 0)
+    if (host->huge_pages && host->file_fd < 0 && bytes >= HUGE_PAGE_BYTES &&
+        madvise(alias, bytes, MADV_HUGEPAGE) != 0)
         mp_log_once(MP_LOG_DEBUG, "host", "no huge pages: %s", strerror(errno));
     if (host->numa_node >= 0) {
         struct bitmask *nodes = numa_allocate_nodemask();
@@ -281,7 +287,8 @@ static enum mp_status host_frame_create(struct mp_backend *backend, enum mp_tier
         errno = ENOMEM;
         return fail_mmap(bytes);
     }
-    if (host->huge_pages && bytes >= HUGE_PAGE_BYTES && align_bytes < HUGE_PAGE_BYTES)
+    if (host->huge_pages && host->file_fd < 0 && bytes >= HUGE_PAGE_BYTES &&
+        align_bytes < HUGE_PAGE_BYTES)
         align_bytes = HUGE_PAGE_BYTES;
     status = host->file_fd >= 0 ? take_from_file(host, bytes, &alias)
                                 : map_aligned(bytes, align_bytes, host->page_bytes, &alias);

@@ -8,6 +8,8 @@
  * that submits a read or, worse, at the expense of a compute thread. This module touches the pages
  * earlier, on a thread of low priority, while the first reads leave the processor idle. Bytes that
  * others write to the frames meanwhile are preserved.
+ *
+ * `collapse` (caps.collapse of the backend): it makes huge pages of them, too (Linux 6.1).
  */
 struct mp_populate;
 
@@ -15,7 +17,7 @@ struct mp_populate;
  * Start with the first frame. NULL: no memory or no thread; logged, and only speed is affected. The
  * list is copied; the frames must exist until mp_populate_stop().
  */
-struct mp_populate *mp_populate_start(const struct mp_frame *frames, uint32_t count);
+struct mp_populate *mp_populate_start(const struct mp_frame *frames, uint32_t count, bool collapse);
 
 /* Stops the thread early, whatever is left to touch. NULL is allowed. */
 void mp_populate_stop(struct mp_populate *populate);

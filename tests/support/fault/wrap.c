@@ -71,21 +71,26 @@ static uint64_t whole_pages(size_t bytes)
     return ((uint64_t)bytes + 4095) / 4096 * 4096;
 }
 
-#define WRAP_MMAP(name)                                                                        \
-    void *__real_##name(void *at, size_t bytes, int prot, int flags, int fd, off_t offset);    \
-    void *__wrap_##name(void *at, size_t bytes, int prot, int flags, int fd, off_t offset);    \
-    void *__wrap_##name(void *at, size_t bytes, int prot, int flags, int fd, off_t offset)     \
-    {                                                                                          \
-        const int number = fault_fails(FAULT_mmap, HERE);                                      \
-        void *got = (void *)-1;                                                                \
-                                                                                               \
-        if (number == 0)                                                                       \
-            got = __real_##name(map_at != NULL ? map_at : at, bytes, prot, flags, fd, offset); \
-        if (got != (void *)-1)                                                                 \
-            atomic_fetch_add(&mapped_bytes, whole_pages(bytes));                               \
-        if (number != 0)                                                                       \
-            errno = number;                                                                    \
-        return got;                                                                            \
+#define FIXED 0x10 /* MAP_FIXED: what is mapped there is replaced, and counts already */
+
+#define WRAP_MMAP(name)                                                                     \
+    void *__real_##name(void *at, size_t bytes, int prot, int flags, int fd, off_t offset); \
+    void *__wrap_##name(void *at, size_t bytes, int prot, int flags, int fd, off_t offset); \
+    void *__wrap_##name(void *at, size_t bytes, int prot, int flags, int fd, off_t offset)  \
+    {                                                                                       \
+        const int number = fault_fails(FAULT_mmap, HERE);                                   \
+        const int fixed = flags & FIXED;                                                    \
+        void *got = (void *)-1;                                                             \
+                                                                                            \
+        if (map_at != NULL && !fixed)                                                       \
+            at = map_at;                                                                    \
+        if (number == 0)                                                                    \
+            got = __real_##name(at, bytes, prot, flags, fd, offset);                        \
+        if (got != (void *)-1 && !fixed)                                                    \
+            atomic_fetch_add(&mapped_bytes, whole_pages(bytes));                            \
+        if (number != 0)                                                                    \
+            errno = number;                                                                 \
+        return got;                                                                         \
     }
 
 WRAP_MMAP(mmap)

@@ -1,6 +1,10 @@
-/* Pages are there without anybody touching them, and keep what is written meanwhile. */
+/* Pages are there without anybody touching them, huge where asked for, and keep what is written
+ * meanwhile. */
 #include "vmm/space/populate.h"
 
+#include <errno.h>
+#include <stdio.h>
+#include <string.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
@@ -10,6 +14,11 @@
 #define FRAMES 3
 #define FRAME_BYTES ((size_t)5 << 20) /* no multiple of a step */
 #define PAGE 4096
+#define HUGE ((size_t)2 << 20)
+
+#ifndef MADV_COLLAPSE
+#define MADV_COLLAPSE 25
+#endif
 
 static struct mp_frame frames[FRAMES];
 
@@ -29,16 +38,23 @@ static void free_frames(void)
         CHECK_EQ(munmap(frames[i].alias, FRAME_BYTES), 0);
 }
 
-static size_t pages_there(void)
+static size_t pages_of(void *at, size_t bytes)
 {
     static unsigned char there[FRAME_BYTES / PAGE];
     size_t count = 0;
 
-    for (int i = 0; i < FRAMES; i++) {
-        CHECK_EQ(mincore(frames[i].alias, FRAME_BYTES, there), 0);
-        for (size_t p = 0; p < FRAME_BYTES / PAGE; p++)
-            count += there[p] & 1;
-    }
+    CHECK_EQ(mincore(at, bytes, there), 0);
+    for (size_t p = 0; p < bytes / PAGE; p++)
+        count += there[p] & 1;
+    return count;
+}
+
+static size_t pages_there(void)
+{
+    size_t count = 0;
+
+    for (int i = 0; i < FRAMES; i++)
+        count += pages_of(frames[i].alias, FRAME_BYTES);
     return count;
 }
 
@@ -48,7 +64,7 @@ static void all_pages_come_and_keep_what_was_written(void)
 
     make_frames();
     CHECK_EQ(pages_there(), 0);
-    populate = mp_populate_start(frames, FRAMES);
+    populate = mp_populate_start(frames, FRAMES, false);
     CHECK(populate != NULL);
     for (int i = 0; i < FRAMES; i++) {
         for (size_t at = 0; at < FRAME_BYTES; at += PAGE)
@@ -64,7 +80,7 @@ static void all_pages_come_and_keep_what_was_written(void)
     free_frames();
 
     make_frames();
-    populate = mp_populate_start(frames, FRAMES);
+    populate = mp_populate_start(frames, FRAMES, false);
     while (pages_there() < FRAMES * (FRAME_BYTES / PAGE)) /* it gives way to whoever computes */
         usleep(1000);
     mp_populate_stop(populate);
@@ -82,12 +98,12 @@ static void what_cannot_start_or_go_on_is_done_without(void)
     for (size_t i = 0; i < 2; i++) {
         plan.calls = calls[i];
         fault_begin(&plan);
-        CHECK(mp_populate_start(frames, FRAMES) == NULL);
+        CHECK(mp_populate_start(frames, FRAMES, false) == NULL);
         CHECK(fault_end() > 0);
     }
     plan.calls = FAULT_BIT(madvise); /* an old kernel */
     fault_begin(&plan);
-    populate = mp_populate_start(frames, FRAMES);
+    populate = mp_populate_start(frames, FRAMES, false);
     CHECK(populate != NULL);
     usleep(20000);
     mp_populate_stop(populate);
@@ -96,9 +112,101 @@ static void what_cannot_start_or_go_on_is_done_without(void)
     free_frames();
 }
 
+/* Of the mapping at `base`, as the kernel counts it. */
+static size_t huge_bytes(const char *base)
+{
+    FILE *smaps = fopen("/proc/self/smaps", "r");
+    size_t kib = 0, found = 0;
+    unsigned long begin = 0;
+    char line[512];
+
+    CHECK(smaps != NULL);
+    while (fgets(line, sizeof(line), smaps) != NULL) {
+        unsigned long at, end;
+
+        if (sscanf(line, "%lx-%lx ", &at, &end) == 2)
+            begin = at;
+        else if (begin == (uintptr_t)base && sscanf(line, "ShmemPmdMapped: %zu kB", &kib) == 1)
+            found = kib << 10;
+    }
+    fclose(smaps);
+    return found;
+}
+
+/* Six, of which some have parts of two frames, and single pages before and behind them. */
+static void a_files_pages_become_huge(void)
+{
+    const size_t bytes = FRAMES * FRAME_BYTES;
+    const int fd = memfd_create("populate", MFD_CLOEXEC);
+    struct mp_populate *populate;
+    char *reserved, *base;
+    size_t huge;
+
+    CHECK(fd >= 0);
+    CHECK_EQ(ftruncate(fd, (off_t)(bytes + PAGE)), 0);
+    reserved = mmap(NULL, bytes + 2 * HUGE, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    CHECK(reserved != MAP_FAILED);
+    base = reserved + (HUGE - (uintptr_t)reserved % HUGE) % HUGE;
+    CHECK(mmap(base, bytes + PAGE, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, fd, 0) == base);
+    for (size_t i = 0; i < FRAMES; i++)
+        frames[i] = (struct mp_frame){ .handle = 1,
+                                       .bytes = FRAME_BYTES,
+                                       .alias = base + PAGE + i * FRAME_BYTES };
+    base[PAGE] = 3;
+    base[bytes] = 4;
+
+    populate = mp_populate_start(frames, FRAMES, true);
+    CHECK(populate != NULL);
+    while (pages_there() < FRAMES * (FRAME_BYTES / PAGE))
+        usleep(1000);
+    mp_populate_stop(populate);
+    huge = huge_bytes(base);
+    if (madvise(base + HUGE, HUGE, MADV_COLLAPSE) != 0)
+        printf("this kernel makes no huge pages of a file's: %s\n", strerror(errno));
+    else
+        CHECK_EQ(huge, (bytes / HUGE - 1) * HUGE);
+    CHECK_EQ(base[PAGE], 3);
+    CHECK_EQ(base[bytes], 4);
+    CHECK_EQ(base[bytes / 2], 0);
+    CHECK_EQ(munmap(reserved, bytes + 2 * HUGE), 0);
+    close(fd);
+}
+
+/* The second call is the one that would make a huge page. */
+static void pages_that_cannot_be_huge_come_one_by_one(void)
+{
+    static const int errors[] = { EINVAL, EAGAIN };
+    const size_t bytes = 2 * HUGE;
+    char *reserved =
+        mmap(NULL, bytes + HUGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    char *base = reserved + (HUGE - (uintptr_t)reserved % HUGE) % HUGE;
+    const struct mp_frame frame = { .handle = 1, .bytes = bytes, .alias = base };
+
+    CHECK(reserved != MAP_FAILED);
+    CHECK_EQ(madvise(base, bytes, MADV_NOHUGEPAGE), 0);
+    for (size_t i = 0; i < 2; i++) {
+        const struct fault_plan plan = {
+            .mode = FAULT_ONCE, .calls = FAULT_BIT(madvise), .skip = 1, .error_number = errors[i]
+        };
+        struct mp_populate *populate;
+
+        CHECK_EQ(madvise(base, bytes, MADV_DONTNEED), 0);
+        CHECK_EQ(pages_of(base, bytes), 0);
+        fault_begin(&plan);
+        populate = mp_populate_start(&frame, 1, true);
+        while (pages_of(base, bytes) < bytes / PAGE)
+            usleep(1000);
+        mp_populate_stop(populate);
+        CHECK_EQ(fault_end(), 1);
+    }
+    CHECK_EQ(munmap(reserved, bytes + HUGE), 0);
+}
+
 int main(void)
 {
     RUN(all_pages_come_and_keep_what_was_written);
     RUN(what_cannot_start_or_go_on_is_done_without);
+    RUN(a_files_pages_become_huge);
+    RUN(pages_that_cannot_be_huge_come_one_by_one);
     return 0;
 }
