@@ -50,8 +50,8 @@ static void quote_keeps_what_can_be_read(void)
     CHECK_STR(out + 42 * 3, "...");
     /* A record that is full ends with a whole character, too. */
     for (int shift = 0; shift < 3; shift++) {
-        CHECK_EQ(mp_fail(MP_ERR_IO, "E_X", "%.*s%s%s%s%s", shift, "ab", long_text, long_text,
-                         long_text, long_text),
+        CHECK_EQ(mp_fail(MP_ERR_IO, "E_X", "%.*s%s%s%s%s%s%s", shift, "ab", long_text, long_text,
+                         long_text, long_text, long_text, long_text),
                  MP_ERR_IO);
         CHECK_EQ((strlen(mp_error_last()->text) - (size_t)shift) % 3, 0);
         CHECK(strlen(mp_error_last()->text) >= sizeof(mp_error_last()->text) - 3);
