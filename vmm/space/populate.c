@@ -114,6 +114,8 @@ static void add_frame(struct mp_populate *populate, const struct mp_frame *frame
     struct run *last = populate->count > 0 ? &populate->runs[populate->count - 1] : NULL;
 
     mp_assert(frame->bytes == 0 || frame->alias != NULL);
+    if (frame->bytes == 0)
+        return;
     if (last != NULL && last->at + last->bytes == frame->alias)
         last->bytes += frame->bytes;
     else

@@ -180,7 +180,8 @@ static void pages_that_cannot_be_huge_come_one_by_one(void)
     char *reserved =
         mmap(NULL, bytes + HUGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     char *base = reserved + (HUGE - (uintptr_t)reserved % HUGE) % HUGE;
-    const struct mp_frame frame = { .handle = 1, .bytes = bytes, .alias = base };
+    const struct mp_frame these[] = { { .handle = 0 },
+                                      { .handle = 1, .bytes = bytes, .alias = base } };
 
     CHECK(reserved != MAP_FAILED);
     CHECK_EQ(madvise(base, bytes, MADV_NOHUGEPAGE), 0);
@@ -193,7 +194,7 @@ static void pages_that_cannot_be_huge_come_one_by_one(void)
         CHECK_EQ(madvise(base, bytes, MADV_DONTNEED), 0);
         CHECK_EQ(pages_of(base, bytes), 0);
         fault_begin(&plan);
-        populate = mp_populate_start(&frame, 1, true);
+        populate = mp_populate_start(these, 2, true);
         while (pages_of(base, bytes) < bytes / PAGE)
             usleep(1000);
         mp_populate_stop(populate);
