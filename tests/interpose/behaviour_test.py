@@ -5,13 +5,6 @@ usage: behaviour_test.py CASE PRELOAD WORK [--full]
 
   idle       processes that have nothing to do with models, with and without a budget: no output, no
              thread, no file of ours is open, and their start is about as quick
-  mapping    a program that only maps a model: every byte, by eight threads, by a child, by system
-             calls; parts unmapped, protected, moved, mapped privately
-  changed    the file is truncated, replaced, or overwritten while it is mapped
-  reads      reads of ours fail, end early or find the file's end, while what is mapped can be read
-  disk       the same by a file system of the test's own, with io_uring too; and a place that nobody
-             can read
-  broken     files that begin as a model does and are none
   refused    budgets, reports and policies that are wrong: one warning, and the same result
   alone      the library without its other half beside it
   kills      starts and kills in a row (50, with --full 1,000); the next run is right, nothing is left
@@ -31,8 +24,6 @@ usage: behaviour_test.py CASE PRELOAD WORK [--full]
              SANITIZED_BUILD is a build folder of it: cmake -DCMAKE_C_COMPILER=gcc
              -DMP_SANITIZE=address|thread, targets moepager_interpose and moepager_safetensors
 """
-import errno
-import itertools
 import json
 import os
 import random
@@ -47,44 +38,14 @@ import time
 from pathlib import Path
 
 import harness
-from bad_disk import BadDisk
-from harness import (HERE, ROOT, Failed, Llama, Skip, expect, plain_and_paged, run)
+from harness import (ALL_CHECKS, ROOT, Failed, Llama, Skip, compile_program, expect, mapper, own_model,
+                     plain_and_paged, run, warnings)
 
 sys.path.insert(0, str(ROOT / "tools"))
 from memory_group import MemoryGroup  # noqa: E402
 
 MIB = 1 << 20
 TRUE = shutil.which("true")
-ALL_CHECKS = "bytes,touch,fork,write,readv,signal"
-
-
-def compile_program(work, name, *sources, flags=()):
-    compiler = shutil.which(os.environ.get("CC", "cc"))
-    if compiler is None:
-        raise Skip("no C compiler: set CC")
-    program = work / name
-    done = subprocess.run([compiler, "-O2", "-std=gnu11", *(HERE / source for source in sources), "-I",
-                           ROOT, *flags, "-pthread", "-o", program], text=True,
-                          stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
-    return program if done.returncode == 0 else None
-
-
-def mapper(work):
-    program = compile_program(work, "victim_mapping", "victim_mapping.c", "victim_checks.c")
-    expect(program is not None, "victim_mapping cannot be built")
-    return program
-
-
-def own_model(work, name="qwen"):
-    """A model that the test may change, made without any package."""
-    subprocess.run([sys.executable, HERE / "make_models.py", work / "models", name], check=True)
-    copy = work / f"{name}-{os.getpid()}.gguf"
-    shutil.copyfile(work / f"models/{name}.gguf", copy)
-    return copy
-
-
-def warnings(done):
-    return [line for line in done.err.splitlines() if "moepager" in line]
 
 
 def time_starts(command, preload, budget, count):
@@ -111,109 +72,6 @@ def idle(preload, work, full):
         shown = run(["/bin/sh", "-c", "cat /proc/$$/status; ls -l /proc/$$/fd"], preload, value).out
         expect("Threads:\t1\n" in shown, f"a thread of ours in a shell: {shown}")
         expect("memfd" not in shown and "uring" not in shown, f"a file of ours is open: {shown}")
-
-
-def mapping(preload, work, full):
-    program, model = mapper(work), own_model(work)
-    try:
-        for what in (ALL_CHECKS, "unmap", "private"):
-            want = run([program, model, what], None, None)
-            for budget in harness.BUDGETS if full else harness.BUDGETS[1:2]:
-                done = run([program, model, what], preload, budget)
-                expect(done.status == 0 and done.out == want.out and "wrong 0" in done.out,
-                       f"{what} with budget {budget}: exit {done.status}, {done.out} {done.err}")
-    finally:
-        model.unlink()
-
-
-def changed(preload, work, full):
-    program = mapper(work)
-    for what in ("truncate", "rename", "overwrite"):
-        for budget in (None, *harness.BUDGETS[1:3]):
-            model, other = own_model(work), work / f"other-{os.getpid()}.gguf"
-            shutil.copyfile(own_model(work, "odd"), other)
-            done = run([program, model, what, other], preload, budget)
-            for path in work.glob(f"*-{os.getpid()}.gguf"):
-                path.unlink()
-            expect(done.status == 0 and done.out == f"{what} wrong 0\n",
-                   f"{what}, budget {budget}: exit {done.status}: {done.out}{done.err}")
-
-
-def reads(preload, work, full):
-    """What cannot be read past the mapping is read through it, as without the library."""
-    llama = Llama("debian")
-    program = llama.build("victim_logits", work)
-    bad = compile_program(work, "bad_reads.so", "bad_reads.c", flags=("-shared", "-fPIC", "-ldl"))
-    expect(bad is not None, "bad_reads.so cannot be built")
-    for name in ("tiny", "qwen-q8", "tiny-split") if full else ("tiny",):
-        command = llama.command(program, llama.model(name), 2)
-        want = run(command, None, None).out
-        for how, which in itertools.product(("eio", "short", "odd", "end"),
-                                            ((0, 1), (3, 1), (30, 1), (4, 3), (9, 50), (120, 1000))
-                                            if full else ((0, 1), (40, 1), (9, 50))):
-            bad_reads = "{} {} {}".format(how, *which)
-            done = run(command, f"{bad}:{preload}", "20%", work=work, BAD_READS=bad_reads,
-                       MOEPAGER_URING="off")
-            expect(done.status == 0 and done.out == want,
-                   f"{name}, {bad_reads}: exit {done.status}: {done.out[-300:]}{done.err[-500:]}")
-            expect("bad " in done.err and "bad 0" not in done.err,
-                   f"{name}, {bad_reads}: nothing was bad: {done.err}")
-            said = warnings(done)
-            expect(len(said) <= 2, f"{name}, {bad_reads}: much is said: {said}")
-            print(f"{name}, {bad_reads}: {done.err.strip()[-300:]}")
-
-
-PLANS = {
-    "eio": lambda number, direct, offset, size: -errno.EIO if direct and number > 9 else None,
-    "some": lambda number, direct, offset, size:
-        -errno.EIO if direct and number % 7 == 3 else None,
-    "buffered": lambda number, direct, offset, size: -errno.EINVAL if direct else None,
-    # Also for who reads the mapping, which then ends with SIGBUS.
-    "place": lambda number, direct, offset, size:
-        -errno.EIO if offset <= 13 << 20 < offset + size else None,
-}
-
-
-def disk(preload, work, full):
-    llama = Llama("debian")
-    program, model = llama.build("victim_logits", work), llama.model("tiny")
-    want = run(llama.command(program, model, 2), None, None).out
-    for plan, uring in itertools.product(PLANS, ("on", "off")):
-        with BadDisk(work / "disk", model, PLANS[plan]) as path:
-            done = run(llama.command(program, path, 2), preload, "20%", work=work,
-                       MOEPAGER_URING=uring)
-        label = f"{plan}, io_uring {uring}"
-        print(f"{label}: exit {done.status}: {done.err.strip()[-300:]}")
-        expect((done.status == 0 and done.out == want) or
-               (done.status == -signal.SIGBUS and plan == "place"),
-               f"{label}: exit {done.status}: {done.out[-300:]} and not {want[-300:]}: {done.err}")
-        expect(len(warnings(done)) <= 2, f"{label}: much is said: {done.err}")
-        expect(plan != "eio" or len(warnings(done)) > 0, f"{label}: nothing is said")
-        if plan in ("some", "buffered"):
-            harness.check_report(done, label, "20%")
-
-
-def broken(preload, work, full):
-    """Whatever stands behind the magic number: the program sees the file."""
-    program, whole = mapper(work), own_model(work, "odd")
-    data = whole.read_bytes()
-    rng = random.Random(1)
-    path = work / f"broken-{os.getpid()}.gguf"
-    try:
-        for i in range(200 if full else 40):
-            new = bytearray(data[:rng.choice((4, 24, 300, 30000, 200000, len(data)))])
-            for _ in range(rng.randrange(1, 20)):
-                new[rng.randrange(min(len(new), 60000))] = rng.choice((0, 1, 0x7f, 0xff))
-            if i % 3 > 0:
-                new[:4] = b"GGUF"
-            path.write_bytes(new)
-            done = run([program, path, "bytes"], preload, "20%")
-            expect(done.status == 0 and done.out == "bytes wrong 0\n",
-                   f"file {i}: exit {done.status}: {done.out}{done.err}")
-            expect(len(warnings(done)) <= 1, f"file {i}: more than one warning: {done.err}")
-    finally:
-        whole.unlink()
-        path.unlink(missing_ok=True)
 
 
 def refused(preload, work, full):
@@ -557,9 +415,8 @@ def sanitized(preload, work, full):
               MOEPAGER_TRACE=str(work / "trace"), MOEPAGER_TIMELINE=str(work / "timeline.json"))
 
 
-CASES = {case.__name__: case for case in (idle, mapping, changed, reads, disk, broken, refused, alone, kills, crowd,
-                                          memory, limits, others, secure, report, execs, seccomp,
-                                          dlopen, static, sanitized)}
+CASES = {case.__name__: case for case in (idle, refused, alone, kills, crowd, memory, limits, others,
+                                          secure, report, execs, seccomp, dlopen, static, sanitized)}
 
 if __name__ == "__main__":
     sys.exit(harness.main(CASES, __doc__))

@@ -28,6 +28,8 @@ SOURCES = ("expert", "router", "touches")
 # Types that llama.cpp reorders when it loads them, and then computes with in another order of
 # sums: with the library it uses them as they lie in the file, as with --no-repack.
 REPACKED = ("qwen-q4", "oss-mx")
+# What victim_mapping does with a model.
+ALL_CHECKS = "bytes,touch,fork,write,readv,signal"
 
 
 class Failed(Exception):
@@ -159,6 +161,35 @@ def run(command, preload, budget, timeout=120, work=None, group=None, **more):
         report.unlink()
     return Done(process.returncode, out.decode(errors="replace"), err.decode(errors="replace"),
                 found)
+
+
+def compile_program(work, name, *sources, flags=()):
+    compiler = shutil.which(os.environ.get("CC", "cc"))
+    if compiler is None:
+        raise Skip("no C compiler: set CC")
+    program = work / name
+    done = subprocess.run([compiler, "-O2", "-std=gnu11", *(HERE / source for source in sources), "-I",
+                           ROOT, *flags, "-pthread", "-o", program], text=True,
+                          stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+    return program if done.returncode == 0 else None
+
+
+def mapper(work):
+    program = compile_program(work, "victim_mapping", "victim_mapping.c", "victim_checks.c")
+    expect(program is not None, "victim_mapping cannot be built")
+    return program
+
+
+def own_model(work, name="qwen"):
+    """A model that the test may change, made without any package."""
+    subprocess.run([sys.executable, HERE / "make_models.py", work / "models", name], check=True)
+    copy = work / f"{name}-{os.getpid()}.gguf"
+    shutil.copyfile(work / f"models/{name}.gguf", copy)
+    return copy
+
+
+def warnings(done):
+    return [line for line in done.err.splitlines() if "moepager" in line]
 
 
 def plain_and_paged(command, preload, work, budgets, view=lambda done: done.out, plain=None,

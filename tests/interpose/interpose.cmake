@@ -3,12 +3,14 @@
 # sanitizer's runtime cannot come after a program's start, so plain builds only. What ends in _full
 # takes long: tools/test --full.
 if(NOT sanitizers AND NOT MP_COVERAGE)
-    foreach(file behaviour programs transformers)
-        set(cases_behaviour idle mapping changed reads disk broken refused alone kills crowd memory
-            limits others secure report execs seccomp dlopen static)
+    foreach(file behaviour files programs transformers)
+        set(cases_behaviour idle refused alone kills crowd memory limits others secure report execs
+            seccomp dlopen static)
+        set(cases_files mapping changed reads disk broken)
         set(cases_programs logits sources several checks records bench text perplexity server openai
             compare)
-        set(full_behaviour kills broken idle mapping reads limits sanitized)
+        set(full_behaviour kills idle limits sanitized)
+        set(full_files mapping reads broken)
         set(full_programs logits sources several checks bench text perplexity server openai python)
         set(cases_transformers logits touches write fork single)
         set(full_transformers logits touches write fork single)
