@@ -2,7 +2,7 @@
 """Usage: cluster_mpi_test.py PROGRAM [MPIRUN]
 
 Ranks under mpirun compute what one process computes: every request's digest of all logits is the
-same, for several placements and while they change. With an MPI that survives (MPIRUN of Open MPI 5
+same, for several placements, while they change, and when a rank stands still for 7 s. With an MPI that survives (MPIRUN of Open MPI 5
 and a module built with its mpicc) a rank is killed in the middle, too. Skipped (77) without mpirun.
 """
 import glob
@@ -117,6 +117,37 @@ def kill_one(program, mpirun, folder, victim, alone, name="mark"):
     print(f"rank {victim} killed: {len(got)} requests ended as alone, {time.time() - start:.1f} s")
 
 
+def stop_one(program, mpirun, folder, victim, alone):
+    """A rank stands still: the others do without it, and when it goes on it ends its own requests."""
+    mark = f"{folder}/stop{victim}"
+    os.symlink(folder, mark)
+    words = command(program, folder, "--ctx", "1024", "--place", "uniform")
+    words[words.index("--requests") + 1] = f"{mark}/requests"
+    job = subprocess.Popen(mpi(mpirun, folder, "-n", "3") + words,
+                           stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    deadline = time.time() + 30
+    while len(children(mark)) < 3 and time.time() < deadline:
+        time.sleep(0.05)
+    time.sleep(1.5)
+    pids = children(mark)
+    if len(pids) == 3:
+        os.kill(pids[victim], signal.SIGSTOP)
+        time.sleep(7)
+        os.kill(pids[victim], signal.SIGCONT)
+    err = job.communicate(timeout=100)[1]
+    lines = printed(folder)
+    got = {}  # the others end without the results of one who is silent then, and it reports them
+    for line in lines:
+        if "all_requests" in line:
+            got.update(digests([line]))
+    if job.returncode != 0 or len(lines) != 3 or got != alone:
+        sys.exit(f"rank {victim} stopped: {job.returncode}, {lines}, alone {alone}\n{err}")
+    redone = sum(line["redone"] for line in lines if line["rank"] != victim)
+    if redone == 0:
+        sys.exit(f"rank {victim} stopped: nothing was computed again: {lines}\n{err}")
+    print(f"rank {victim} stopped for 7 s: all as alone, {redone} calls computed again")
+
+
 def main():
     program = sys.argv[1]
     mpirun = sys.argv[2] if len(sys.argv) > 2 else shutil.which("mpirun")
@@ -133,9 +164,10 @@ def main():
                 sys.exit(f"{place}: {lines}, alone {alone}")
             if sum(line["calls"] for line in lines) == 0 and place != "united":
                 sys.exit(f"{place}: nobody asked anybody")
+        write_inputs(folder, 9, 200)
+        alone = digests(run(command(program, folder, "--ctx", "1024")))
+        stop_one(program, mpirun, folder, 1, alone)
         if lines[0]["survives"]:
-            write_inputs(folder, 9, 200)
-            alone = digests(run(command(program, folder, "--ctx", "1024")))
             for victim in range(3):
                 kill_one(program, mpirun, folder, victim, alone)
             # Rank 0 dies long after the others have ended their requests and sent it the results.
