@@ -399,6 +399,11 @@ if(TARGET moepager_mpi AND NOT sanitizers AND NOT MP_COVERAGE)
         tests/system/cluster/cluster_mpi_test.py $<TARGET_FILE:moepager>
         WORKING_DIRECTORY ${PROJECT_SOURCE_DIR})
     set_tests_properties(system/cluster/cluster_mpi_test PROPERTIES TIMEOUT 300 SKIP_RETURN_CODE 77)
+    add_test(NAME system/cluster/cluster_mpi_full:stop COMMAND
+        tests/system/cluster/cluster_mpi_test.py --full $<TARGET_FILE:moepager>
+        WORKING_DIRECTORY ${PROJECT_SOURCE_DIR})
+    set_tests_properties(system/cluster/cluster_mpi_full:stop PROPERTIES TIMEOUT 300
+        SKIP_RETURN_CODE 77 LABELS full RUN_SERIAL ON)
     # The same over links of namespaces, in a short form.
     add_test(NAME system/cluster/testbed COMMAND tools/cluster/testbed --requests 3
         --place uniform,prism --program $<TARGET_FILE:moepager>

@@ -1,9 +1,10 @@
 #!/usr/bin/env python3
-"""Usage: cluster_mpi_test.py PROGRAM [MPIRUN]
+"""Usage: cluster_mpi_test.py [--full] PROGRAM [MPIRUN]
 
 Ranks under mpirun compute what one process computes: every request's digest of all logits is the
-same, for several placements, while they change, and when a rank stands still for 7 s. With an MPI that survives (MPIRUN of Open MPI 5
-and a module built with its mpicc) a rank is killed in the middle, too. Skipped (77) without mpirun.
+same, for several placements and while they change. With an MPI that survives (MPIRUN of Open MPI 5
+and a module built with its mpicc) a rank is killed in the middle, too. With --full, and only that,
+a rank stands still for 7 s. Skipped (77) without mpirun.
 """
 import glob
 import json
@@ -118,7 +119,7 @@ def kill_one(program, mpirun, folder, victim, alone, name="mark"):
 
 
 def stop_one(program, mpirun, folder, victim, alone):
-    """A rank stands still: the others do without it, and when it goes on it ends its own requests."""
+    """A rank stands still: the others do without it; when it goes on it ends its own requests."""
     mark = f"{folder}/stop{victim}"
     os.symlink(folder, mark)
     words = command(program, folder, "--ctx", "1024", "--place", "uniform")
@@ -148,32 +149,44 @@ def stop_one(program, mpirun, folder, victim, alone):
     print(f"rank {victim} stopped for 7 s: all as alone, {redone} calls computed again")
 
 
+def long_requests(program, folder):
+    write_inputs(folder, 9, 200)
+    return digests(run(command(program, folder, "--ctx", "1024")))
+
+
+def compare(program, mpirun, folder):
+    write_inputs(folder, 9, 6)
+    alone = digests(run(command(program, folder)))
+    for place in ("uniform", "prism", "united"):
+        lines = run(mpi(mpirun, folder, "-n", "3") +
+                    command(program, folder, "--place", place), folder)
+        if len(lines) != 3 or digests(lines) != alone:
+            sys.exit(f"{place}: {lines}, alone {alone}")
+        if sum(line["calls"] for line in lines) == 0 and place != "united":
+            sys.exit(f"{place}: nobody asked anybody")
+    if not lines[0]["survives"]:
+        return
+    alone = long_requests(program, folder)
+    for victim in range(3):
+        kill_one(program, mpirun, folder, victim, alone)
+    # Rank 0 dies long after the others have ended their requests and sent it the results.
+    write_inputs(folder, 9, 3, 900)
+    alone = digests(run(command(program, folder, "--ctx", "1024")))
+    kill_one(program, mpirun, folder, 0, alone, "late")
+
+
 def main():
-    program = sys.argv[1]
-    mpirun = sys.argv[2] if len(sys.argv) > 2 else shutil.which("mpirun")
+    words = [word for word in sys.argv[1:] if word != "--full"]
+    program = words[0]
+    mpirun = words[1] if len(words) > 1 else shutil.which("mpirun")
     if mpirun is None or not os.path.exists(f"{os.path.dirname(program)}/libmoepager-mpi.so"):
         print("no mpirun, or no module for MPI")
         sys.exit(77)
     with tempfile.TemporaryDirectory() as folder:
-        write_inputs(folder, 9, 6)
-        alone = digests(run(command(program, folder)))
-        for place in ("uniform", "prism", "united"):
-            lines = run(mpi(mpirun, folder, "-n", "3") +
-                        command(program, folder, "--place", place), folder)
-            if len(lines) != 3 or digests(lines) != alone:
-                sys.exit(f"{place}: {lines}, alone {alone}")
-            if sum(line["calls"] for line in lines) == 0 and place != "united":
-                sys.exit(f"{place}: nobody asked anybody")
-        write_inputs(folder, 9, 200)
-        alone = digests(run(command(program, folder, "--ctx", "1024")))
-        stop_one(program, mpirun, folder, 1, alone)
-        if lines[0]["survives"]:
-            for victim in range(3):
-                kill_one(program, mpirun, folder, victim, alone)
-            # Rank 0 dies long after the others have ended their requests and sent it the results.
-            write_inputs(folder, 9, 3, 900)
-            alone = digests(run(command(program, folder, "--ctx", "1024")))
-            kill_one(program, mpirun, folder, 0, alone, "late")
+        if len(words) == len(sys.argv) - 1:
+            compare(program, mpirun, folder)
+        else:
+            stop_one(program, mpirun, folder, 1, long_requests(program, folder))
 
 
 if __name__ == "__main__":
