@@ -223,7 +223,7 @@ static void families_are_complete(void)
         }
         CHECK_EQ(arch->fused_gate_up == NULL, arch->fused_down == NULL);
     }
-    CHECK_EQ(count, 19);
+    CHECK_EQ(count, 20);
 }
 
 static void unchanged(struct rewritten *tensor)
@@ -296,7 +296,8 @@ static void unknown_families_get_all_names(void)
     CHECK_FAILS(
         mp_model_config_parse(text, sizeof(text) - 1, NULL, 0, &out), MP_ERR_MODEL, "E_UNSUPPORTED",
         "key 'architectures' in 'config.json': got 'ElmForCausalLM', this engine supports "
-        "DeepseekV2ForCausalLM, DeepseekV3ForCausalLM, Ernie4_5_MoeForCausalLM, "
+        "DeepseekForCausalLM, DeepseekV2ForCausalLM, DeepseekV3ForCausalLM, "
+        "Ernie4_5_MoeForCausalLM, "
         "Gemma4ForConditionalGeneration, Gemma4ForCausalLM, "
         "Glm4MoeForCausalLM, Glm4MoeLiteForCausalLM, GptOssForCausalLM, "
         "GraniteMoeForCausalLM, Lfm2MoeForCausalLM, "

@@ -131,6 +131,7 @@ struct mp_arch {
 
 /* X(suffix of the constant's name): all families. */
 #define MP_ARCH_MAP(X)  \
+    X(deepseek)         \
     X(deepseek_v2)      \
     X(deepseek_v3)      \
     X(ernie4_5_moe)     \

@@ -79,7 +79,7 @@ static void a_name_gives_its_layer_back(void)
 
 static void families_are_listed_to_the_last(void)
 {
-    CHECK_STR(mp_arch_at(0)->model_type, "deepseek_v2");
+    CHECK_STR(mp_arch_at(0)->model_type, "deepseek");
     CHECK_STR(mp_arch_gguf_at(0)->name, "ernie4_5-moe");
     for (size_t i = 0; mp_arch_at(i) != NULL; i++) {
         CHECK(mp_arch_at(i)->name != NULL && mp_arch_at(i)->default_positions > 0);

@@ -138,7 +138,8 @@ static void rope_in_every_place_where_it_is_written(void)
 }
 
 #define FAMILIES                                                                       \
-    "DeepseekV2ForCausalLM, DeepseekV3ForCausalLM, Ernie4_5_MoeForCausalLM, "          \
+    "DeepseekForCausalLM, DeepseekV2ForCausalLM, DeepseekV3ForCausalLM, "              \
+    "Ernie4_5_MoeForCausalLM, "                                                        \
     "Gemma4ForConditionalGeneration, Gemma4ForCausalLM, Glm4MoeForCausalLM, "          \
     "Glm4MoeLiteForCausalLM, GptOssForCausalLM, GraniteMoeForCausalLM, "               \
     "Lfm2MoeForCausalLM, MiniMaxM2ForCausalLM, MixtralForCausalLM, OlmoeForCausalLM, " \
