@@ -149,6 +149,19 @@ static enum mp_status measure(const struct mp_run_settings *run, const char *mod
     return status;
 }
 
+/* A small number is most often meant as a share: `--budget 25`. */
+static enum mp_status refuse_budget(const struct mp_share *share, const struct mp_memory_plan *m)
+{
+    char hint[64] = "raise --budget";
+
+    if (share->kind == MP_SHARE_BYTES && share->amount > 0 && share->amount <= 100)
+        snprintf(hint, sizeof(hint), "did you mean --budget %" PRIu64 "%%?", share->amount);
+    return mp_fail(MP_ERR_CONFIG, "E_BUDGET_SMALL",
+                   "budget of %" PRIu64 " bytes is below the smallest for this model: need "
+                   "%" PRIu64 " (two slots); %s",
+                   m->budget_bytes, m->smallest_bytes, hint);
+}
+
 /* The budget of a setting, where `available` bytes are to be had; whole where it asks for that. */
 static enum mp_status choose_budget(const struct mp_share *share, uint64_t available,
                                     struct mp_memory_plan *m)
@@ -160,13 +173,7 @@ static enum mp_status choose_budget(const struct mp_share *share, uint64_t avail
     if (m->budget_bytes < m->smallest_bytes && share->kind == MP_SHARE_AUTO)
         m->budget_bytes = m->smallest_bytes;
     if (m->budget_bytes < m->smallest_bytes)
-        return mp_fail(MP_ERR_CONFIG, "E_BUDGET_SMALL",
-                       "budget of %" PRIu64 " bytes is below the smallest for this model: need "
-                       "%" PRIu64 " (two slots); raise --budget%s",
-                       m->budget_bytes, m->smallest_bytes,
-                       share->kind == MP_SHARE_BYTES && share->amount > 0 && share->amount <= 100
-                           ? ", or give a share of all experts with a % behind the number"
-                           : "");
+        return refuse_budget(share, m);
     return MP_OK;
 }
 

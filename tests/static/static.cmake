@@ -28,6 +28,9 @@ if(NOT MP_SANITIZE AND NOT MP_COVERAGE)
     add_test(NAME system/install/install_test COMMAND tests/system/install/install_test.sh ${PROJECT_BINARY_DIR}
         ${CMAKE_C_COMPILER} WORKING_DIRECTORY ${PROJECT_SOURCE_DIR})
     set_tests_properties(system/install/install_test PROPERTIES TIMEOUT 600)
+    add_test(NAME system/install/package_test COMMAND tests/system/install/package_test.sh
+        ${PROJECT_BINARY_DIR} WORKING_DIRECTORY ${PROJECT_SOURCE_DIR})
+    set_tests_properties(system/install/package_test PROPERTIES TIMEOUT 600 SKIP_RETURN_CODE 77)
 endif()
 
 # Sees the library from outside: no include path but the header's own, no static library.

@@ -57,8 +57,7 @@ static void a_budget_that_was_meant_as_a_share(void)
                                         "2500" } };
     struct cli_result result;
 
-    cli_expect(&few, 2,
-               "raise --budget, or give a share of all experts with a % behind the number");
+    cli_expect(&few, 2, "did you mean --budget 25%?");
     cli_run(&more, &result);
     CHECK_EQ(result.exit_code, 2);
     CHECK(strstr(result.err, "raise --budget\n") != NULL);
