@@ -31,6 +31,45 @@ static bool is_fatal(const struct mp_check *check)
     return false;
 }
 
+/* Of "DIR/libggml-cpu-zen4.so" the bytes before "zen4"; 0: its name has no such part. */
+static size_t stem_bytes(const char *path)
+{
+    const char *dash = strrchr(path, '-'), *slash = strrchr(path, '/');
+
+    return dash == NULL || (slash != NULL && dash < slash) ? 0 : (size_t)(dash - path) + 1;
+}
+
+/* How many modules from the i-th on are the same for other processors: the program opens one. */
+static uint32_t count_variants(const struct mp_check_program *program, uint32_t i)
+{
+    const char *path = program->libraries[i].path;
+    const size_t stem = stem_bytes(path);
+    uint32_t n = 1;
+
+    while (stem > 0 && program->libraries[i].module && program->libraries[i].found &&
+           i + n < program->library_count && program->libraries[i + n].module &&
+           program->libraries[i + n].found && stem_bytes(program->libraries[i + n].path) == stem &&
+           memcmp(program->libraries[i + n].path, path, stem) == 0)
+        n++;
+    return n;
+}
+
+static void print_libraries(const struct mp_check_program *program, FILE *out)
+{
+    for (uint32_t i = 0, n; i < program->library_count; i += n) {
+        const char *path = program->libraries[i].path, *head = i == 0 ? "libraries" : "";
+
+        n = count_variants(program, i);
+        if (n > 1)
+            fprintf(out, "%-14s%.*s*.so (one of %u, opened at run time)\n", head,
+                    (int)stem_bytes(path), path, n);
+        else
+            fprintf(out, "%-14s%s%s%s\n", head, path,
+                    program->libraries[i].module ? " (opened at run time)" : "",
+                    program->libraries[i].found ? "" : " (not found)");
+    }
+}
+
 static void print_program(const struct mp_check_program *program, FILE *out)
 {
     unsigned hooks = 0;
@@ -42,10 +81,7 @@ static void print_program(const struct mp_check_program *program, FILE *out)
     fprintf(out, "\n");
     if (program->interpreter[0] != '\0')
         fprintf(out, "loader        %s\n", program->interpreter);
-    for (uint32_t i = 0; i < program->library_count; i++)
-        fprintf(out, "%-14s%s%s%s\n", i == 0 ? "libraries" : "", program->libraries[i].path,
-                program->libraries[i].module ? " (opened at run time)" : "",
-                program->libraries[i].found ? "" : " (not found)");
+    print_libraries(program, out);
     for (size_t i = 0; mp_check_hooks[i] != NULL; i++) {
         if (program->hooks[i])
             fprintf(out, "%-14s%s\n", hooks++ == 0 ? "hooks" : "", mp_check_hooks[i]);

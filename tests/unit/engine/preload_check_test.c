@@ -305,6 +305,36 @@ static void the_text_is_this(void)
     free(check);
 }
 
+/* ggml has a module for each kind of processor, of which a program opens one. */
+static void variants_of_a_module_are_one_line(void)
+{
+    static const char *const paths[] = { "/l/libggml-cpu-x64.so",  "/l/libggml-cpu-zen4.so",
+                                         "/k/libggml-cpu-zen4.so", "/l-1/libggml.so",
+                                         "/l-1/libggml.so",        "libggml-cpu-a.so",
+                                         "libggml-cpu-b.so" };
+    struct mp_check *check = malloc(sizeof(*check));
+    struct mp_check_program *program;
+
+    CHECK(check != NULL);
+    make_by_hand(check);
+    program = &check->program;
+    program->library_count = 7;
+    for (uint32_t i = 0; i < 7; i++) {
+        strcpy(program->libraries[i].path, paths[i]);
+        program->libraries[i].found = i < 5;
+        program->libraries[i].module = i != 4;
+    }
+    CHECK(strstr(text_of(check, false),
+                 "libraries     /l/libggml-cpu-*.so (one of 2, opened at run time)\n"
+                 "              /k/libggml-cpu-zen4.so (opened at run time)\n"
+                 "              /l-1/libggml.so (opened at run time)\n"
+                 "              /l-1/libggml.so\n"
+                 "              libggml-cpu-a.so (opened at run time) (not found)\n"
+                 "              libggml-cpu-b.so (opened at run time) (not found)\n"
+                 "hooks ") != NULL);
+    free(check);
+}
+
 static uint64_t number_of(json_t *object, const char *key)
 {
     CHECK(json_is_integer(json_object_get(object, key)));
@@ -380,6 +410,7 @@ int main(void)
     RUN(folders_and_other_files);
     RUN(mappings_may_be_too_few);
     RUN(the_text_is_this);
+    RUN(variants_of_a_module_are_one_line);
     RUN(the_json_has_the_same);
     return 0;
 }
