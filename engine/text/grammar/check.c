@@ -1,6 +1,7 @@
 /*
  * Schemas that lead back to themselves: refuses those whose texts have no end, and those where a
- * value begins with itself. A tree whose branches can stop is neither.
+ * value begins with itself. A tree whose branches can stop is neither; how much of the stack each
+ * place needs for its way to the end is counted, so that no branch begins that cannot end.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -10,6 +11,8 @@
 #define ENDS 1u   /* the function can be left from here */
 #define BEGINS 2u /* each way from here comes to a byte or to the end of the function */
 #define GOOD (ENDS | BEGINS)
+
+#define NO_WAY (MP_GRAMMAR_DEPTH_MAX + 1)
 
 /* Of one operation, from what is known of those that it leads to. */
 static unsigned look(const struct mp_grammar *g, const uint8_t *known, uint32_t at)
@@ -67,4 +70,43 @@ void mp_grammar_check_ends(struct mp_grammar *g)
         mp_grammar_refuse(g, "a value begins with itself, or is too deep, by", "$ref");
     else if ((all & ENDS) == 0)
         mp_grammar_refuse(g, "a value holds itself without an end, or is too deep, by", "$ref");
+}
+
+static uint16_t frames_of(const struct mp_grammar *g, uint32_t at)
+{
+    const struct mp_grammar_op op = g->ops[at];
+    uint16_t most, callee;
+
+    switch (op.kind) {
+    case MP_OP_SET: return g->ops[at + 1].frames;
+    case MP_OP_SPLIT:
+        return g->ops[op.a].frames < g->ops[op.b].frames ? g->ops[op.a].frames
+                                                         : g->ops[op.b].frames;
+    case MP_OP_JUMP: return g->ops[op.a].frames;
+    case MP_OP_CALL:
+        callee = (uint16_t)(g->ops[g->functions[op.a]].frames + 1);
+        most = callee > g->ops[at + 1].frames ? callee : g->ops[at + 1].frames;
+        return most < NO_WAY ? most : NO_WAY;
+    default: return 0;
+    }
+}
+
+/* The least solution, from above: each round finds ways through one more call. */
+void mp_grammar_count_frames(struct mp_grammar *g)
+{
+    bool changed = g->status == MP_OK;
+
+    for (uint32_t at = 0; at < g->op_count; at++)
+        g->ops[at].frames = NO_WAY;
+    while (changed) {
+        changed = false;
+        for (uint32_t at = g->op_count; at-- > 0;) {
+            const uint16_t frames = frames_of(g, at);
+
+            changed = changed || frames != g->ops[at].frames;
+            g->ops[at].frames = frames;
+        }
+    }
+    if (g->status == MP_OK && g->ops[g->start].frames >= NO_WAY)
+        mp_grammar_refuse(g, "a value is too deep, by", "$ref");
 }

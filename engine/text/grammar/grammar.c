@@ -27,6 +27,7 @@ enum mp_status mp_grammar_create(const json_t *schema, struct mp_grammar **gramm
     } else {
         mp_grammar_schema(g, schema);
     }
+    mp_grammar_count_frames(g);
     status = g->status;
     if (status == MP_OK)
         *grammar_p = g;
@@ -84,7 +85,7 @@ static bool set_has(const struct mp_grammar *g, uint16_t set, unsigned byte)
     return byte < NO_BYTE && (g->sets[set][byte / 8] >> byte % 8 & 1) != 0;
 }
 
-/* Follow one path to the operations that take a byte. */
+/* Follow one path to the operations that take a byte, unless the stack is too small for its end. */
 static void follow(struct search *s, const struct mp_grammar_path *from)
 {
     struct mp_grammar_path path;
@@ -95,6 +96,8 @@ static void follow(struct search *s, const struct mp_grammar_path *from)
     while (s->work > 0) {
         const struct mp_grammar_op op = s->g->ops[path.op];
 
+        if (path.depth + op.frames > MP_GRAMMAR_DEPTH_MAX)
+            return;
         s->work--;
         switch (op.kind) {
         case MP_OP_SET:
@@ -108,8 +111,6 @@ static void follow(struct search *s, const struct mp_grammar_path *from)
             break;
         case MP_OP_JUMP: path.op = op.a; break;
         case MP_OP_CALL:
-            if (path.depth == MP_GRAMMAR_DEPTH_MAX)
-                return;
             path.back[path.depth++] = (uint16_t)(path.op + 1);
             path.op = s->g->functions[op.a];
             break;

@@ -18,6 +18,7 @@ enum mp_grammar_kind {
 
 struct mp_grammar_op {
     uint16_t kind, a, b;
+    uint16_t frames; /* on the stack at once, at least, on the way to the end of the function */
 };
 
 /* Functions of every grammar; those of a schema follow. */
@@ -69,6 +70,9 @@ void mp_grammar_schema(struct mp_grammar *g, const json_t *root);
 
 /* Refuses a program that need not come to an end. */
 void mp_grammar_check_ends(struct mp_grammar *g);
+
+/* Fills in `frames`; more than MP_GRAMMAR_DEPTH_MAX: there is no such way. */
+void mp_grammar_count_frames(struct mp_grammar *g);
 
 /* A type of JSON Schema; `function` MP_FN_FIXED: the schema decides. */
 struct mp_grammar_type {

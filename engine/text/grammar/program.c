@@ -32,7 +32,8 @@ uint16_t mp_grammar_emit(struct mp_grammar *g, enum mp_grammar_kind kind, uint32
         g->ops = grown;
         g->op_capacity = capacity;
     }
-    g->ops[g->op_count] = (struct mp_grammar_op){ (uint16_t)kind, (uint16_t)a, (uint16_t)b };
+    g->ops[g->op_count] =
+        (struct mp_grammar_op){ .kind = (uint16_t)kind, .a = (uint16_t)a, .b = (uint16_t)b };
     return (uint16_t)g->op_count++;
 }
 

@@ -213,6 +213,29 @@ def check_formats(server):
         refused(server, 400, "E_REQUEST", {**ask, "response_format": bad}, "/v1/chat/completions")
     bad = {"type": "json_schema", "json_schema": {"schema": {"type": "string", "pattern": "a"}}}
     refused(server, 400, "E_FORMAT", {**ask, "response_format": bad}, "/v1/chat/completions")
+    check_schema_that_holds_itself(server, ask)
+
+
+def check_schema_that_holds_itself(server, ask):
+    """A list whose rest is such a list, or nothing; and one that has no end."""
+    def form(rest):
+        schema = {"type": "object", "additionalProperties": False, "required": ["rest"],
+                  "properties": {"rest": rest}}
+        return {"type": "json_schema", "json_schema": {"name": "x", "schema": schema}}
+
+    ends = form({"anyOf": [{"type": "null"}, {"$ref": "#"}]})
+    r = server.post("/v1/chat/completions", **{**ask, "max_tokens": 1500}, response_format=ends)
+    depths = []
+    for c in r["choices"]:
+        assert c["finish_reason"] == "stop", c
+        got, depth = json.loads(c["message"]["content"]), 0
+        while got is not None:
+            assert list(got) == ["rest"], got
+            got, depth = got["rest"], depth + 1
+        depths.append(depth)
+    assert max(depths) >= 2, depths
+    endless = {**ask, "response_format": form({"$ref": "#"})}
+    refused(server, 400, "E_FORMAT", endless, "/v1/chat/completions")
 
 
 def case_client():

@@ -44,6 +44,10 @@ static int judge(const struct mp_grammar *g, const char *text)
     "\"object\",\"properties\":{\"l\":{\"$ref\":\"#/$defs/n\"},\"v\":{\"const\":true}},"  \
     "\"required\":[\"l\",\"v\"]}]}}}"
 #define LIST "{\"type\":\"array\",\"items\":{\"$ref\":\"#\"}}"
+#define MUTUAL                                                                              \
+    "{\"$ref\":\"#/$defs/a\",\"$defs\":{\"a\":{\"type\":\"object\",\"properties\":{\"b\":{" \
+    "\"$ref\":\"#/$defs/b\"}},\"required\":[\"b\"]},\"b\":{\"type\":\"array\",\"items\":{"  \
+    "\"anyOf\":[{\"$ref\":\"#/$defs/a\"},{\"$ref\":\"#/$defs/b\"}]}}}}"
 #define OPTIONAL                                                                                   \
     "{\"type\":\"object\",\"properties\":{\"a\":{\"type\":\"number\"},\"b\":{\"type\":\"boolean\"" \
     "},\"c\":{}}}"
@@ -80,6 +84,8 @@ static void texts_that_a_schema_accepts(void)
         { TREE, "{\"l\":{\"l\":null,\"v\":true},\"v\":true}", 2 },
         { TREE, "{\"l\":null,\"v\":f", 0 },
         { LIST, "[[],[ [] ]]", 2 },
+        { MUTUAL, "{\"b\":[{\"b\":[]},[[]]]}", 2 },
+        { MUTUAL, "{\"b\":null", 0 },
         { OPTIONAL, "{}", 2 },
         { OPTIONAL, "{\"b\":false}", 2 },
         { OPTIONAL, "{\"a\":1.5,\"c\":{\"x\":[]}}", 2 },
@@ -132,6 +138,8 @@ static void schemas_that_are_refused_by_name(void)
         { "{\"$ref\":\"#\"}", "begins with itself" },
         { "{\"anyOf\":[{\"type\":\"null\"},{\"$ref\":\"#\"}]}", "begins with itself" },
         { "{\"type\":\"array\",\"items\":{\"$ref\":\"#\"},\"minItems\":1}", "without an end" },
+        { "{\"type\":\"object\",\"properties\":{\"a\":{\"$ref\":\"#\"}},\"required\":[\"a\"]}",
+          "without an end" },
         { "{\"type\":\"object\",\"properties\":{\"a\":{\"$ref\":\"#/$defs/n\"}},\"$defs\":{\"n\":{"
           "\"type\":\"array\",\"minItems\":2,\"items\":{\"$ref\":\"#/$defs/n\"}}}}",
           "without an end" },
@@ -180,12 +188,12 @@ static bool random_step(const struct mp_grammar *g, struct mp_grammar_state *sta
 
 static void whatever_may_come_is_json(void)
 {
-    static const char *const schemas[] = { NULL, PERSON, TREE, OPTIONAL };
+    static const char *const schemas[] = { NULL, PERSON, TREE, OPTIONAL, LIST, MUTUAL };
     uint64_t random = 1;
     unsigned complete = 0;
 
-    for (size_t i = 0; i < 4 * 400; i++) {
-        struct mp_grammar *g = make(schemas[i % 4]);
+    for (size_t i = 0; i < MP_ARRAY_LEN(schemas) * 400; i++) {
+        struct mp_grammar *g = make(schemas[i % MP_ARRAY_LEN(schemas)]);
         struct mp_grammar_state state;
         char text[512];
         size_t bytes = 0;
@@ -208,7 +216,93 @@ static void whatever_may_come_is_json(void)
     CHECK(complete > 800);
 }
 
+/* Of the bytes that may come, one that opens a value, or else the first that goes on. */
+static bool deepest_step(const struct mp_grammar *g, struct mp_grammar_state *state, char *byte_p)
+{
+    const char *const order = mp_grammar_in_string(g, state) ? "\"" : "[{\":]}";
+    const unsigned first = (unsigned)strlen(order);
+    struct mp_grammar_state next;
+
+    for (unsigned i = 0; i < first + 256; i++) {
+        const unsigned byte = i < first ? (uint8_t)order[i] : i - first;
+
+        if (!mp_grammar_step(g, state, (uint8_t)byte, &next))
+            continue;
+        *byte_p = (char)byte;
+        *state = next;
+        return true;
+    }
+    return false;
+}
+
+/* Whoever opens what can be opened comes to where only closing is left, and there to an end. */
+static void the_deepest_text_has_an_end(void)
+{
+    static const char *const schemas[] = { NULL, TREE, LIST, "{\"type\":\"array\"}", MUTUAL };
+
+    for (size_t i = 0; i < MP_ARRAY_LEN(schemas); i++) {
+        struct mp_grammar *g = make(schemas[i]);
+        struct mp_grammar_state state;
+        json_t *root;
+        char text[8192];
+        size_t bytes = 0;
+        unsigned opened = 0;
+
+        mp_grammar_begin(g, &state);
+        while (bytes < sizeof(text) && deepest_step(g, &state, &text[bytes])) {
+            opened += text[bytes] == '[' || text[bytes] == '{';
+            bytes++;
+        }
+        fprintf(stderr, "    %zu bytes, %u opened\n", bytes, opened);
+        CHECK(bytes < sizeof(text) && opened > 10 && mp_grammar_can_end(g, &state));
+        root = json_loadb(text, bytes, 0, NULL);
+        CHECK(root != NULL);
+        json_decref(root);
+        mp_grammar_destroy(g);
+    }
+}
+
+static void a_schema_deeper_than_the_stack_is_refused(void)
+{
+    char text[4096];
+    json_t *root;
+    struct mp_grammar *g;
+
+    for (unsigned depth = 10; depth <= 80; depth += 70) {
+        size_t used = 0;
+
+        for (unsigned i = 0; i < depth; i++)
+            used += (size_t)snprintf(text + used, sizeof(text) - used,
+                                     "{\"type\":\"array\",\"minItems\":1,\"items\":");
+        used += (size_t)snprintf(text + used, sizeof(text) - used, "{\"type\":\"null\"}");
+        memset(text + used, '}', depth);
+        text[used + depth] = '\0';
+        root = json_loads(text, 0, NULL);
+        CHECK(root != NULL);
+        CHECK_EQ(mp_grammar_create(root, &g), depth < 60 ? MP_OK : MP_ERR_CONFIG);
+        if (depth < 60)
+            mp_grammar_destroy(g);
+        json_decref(root);
+    }
+}
+
 /* ---- tokens */
+
+/* A token leads to where its bytes lead. */
+static void check_follow(struct mp_token_mask *mask, const struct mp_grammar *g, uint32_t id,
+                         const struct mp_grammar_state *from, const struct mp_grammar_state *to)
+{
+    struct mp_grammar_state state = *from;
+
+    mp_token_mask_follow(mask, g, id, &state);
+    CHECK_EQ(state.count, to->count);
+    for (uint32_t i = 0; i < to->count; i++) {
+        const struct mp_grammar_path *a = &state.paths[i], *b = &to->paths[i];
+
+        CHECK(a->op == b->op && a->depth == b->depth);
+        CHECK(memcmp(a->back, b->back, b->depth * sizeof(b->back[0])) == 0);
+    }
+}
 
 static void check_state(struct mp_token_mask *mask, const struct mp_tokenizer *tok,
                         const struct mp_grammar *g, const struct mp_grammar_state *state)
@@ -232,19 +326,17 @@ static void check_state(struct mp_token_mask *mask, const struct mp_tokenizer *t
             at = next;
         }
         CHECK_EQ(good, !isinf(logits[id]));
+        if (good)
+            check_follow(mask, g, id, state, &at);
     }
 }
 
-static void tokens_may_come_if_their_bytes_may(void)
+static void check_tokens(struct mp_token_mask *mask, const struct mp_tokenizer *tok,
+                         const char *schema, const char *text)
 {
-    static const char text[] = "{\"name\":\"h \xc3\xa9\\n\",\"age\":12,\"tags\":[\"ab\",3]}";
-    struct mp_grammar *g = make(PERSON);
-    struct mp_tokenizer *tok = NULL;
-    struct mp_token_mask *mask = NULL;
+    struct mp_grammar *g = make(schema);
     struct mp_grammar_state state, next;
 
-    CHECK_EQ(mp_tokenizer_load("models/tiny-moe", &tok), MP_OK);
-    CHECK_EQ(mp_token_mask_create(tok, &mask), MP_OK);
     mp_grammar_begin(g, &state);
     for (size_t i = 0; text[i] != '\0'; i++) {
         check_state(mask, tok, g, &state);
@@ -252,9 +344,21 @@ static void tokens_may_come_if_their_bytes_may(void)
         state = next;
     }
     CHECK(mp_grammar_must_end(g, &state) && mp_grammar_can_end(g, &state));
+    mp_grammar_destroy(g);
+}
+
+static void tokens_may_come_if_their_bytes_may(void)
+{
+    struct mp_tokenizer *tok = NULL;
+    struct mp_token_mask *mask = NULL;
+
+    CHECK_EQ(mp_tokenizer_load("models/tiny-moe", &tok), MP_OK);
+    CHECK_EQ(mp_token_mask_create(tok, &mask), MP_OK);
+    check_tokens(mask, tok, PERSON, "{\"name\":\"h \xc3\xa9\\n\",\"age\":12,\"tags\":[\"ab\",3]}");
+    /* Token 0 is "!": here it leads on, as it does in no string of any text. */
+    check_tokens(mask, tok, "{\"const\":\"!~\"}", "\"!~\"");
     mp_token_mask_destroy(mask);
     mp_tokenizer_destroy(tok);
-    mp_grammar_destroy(g);
 }
 
 static void every_allocation_fails_once(void)
@@ -293,6 +397,8 @@ int main(void)
     RUN(texts_that_a_schema_accepts);
     RUN(schemas_that_are_refused_by_name);
     RUN(whatever_may_come_is_json);
+    RUN(the_deepest_text_has_an_end);
+    RUN(a_schema_deeper_than_the_stack_is_refused);
     RUN(tokens_may_come_if_their_bytes_may);
     RUN(every_allocation_fails_once);
     return 0;
