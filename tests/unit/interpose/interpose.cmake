@@ -8,7 +8,7 @@ mp_test(unit/interpose/window_closed_test LIBS mp_interpose SOURCES
     ${made_up} TIMEOUT 120)
 mp_test(unit/interpose/moves_test LIBS mp_interpose)
 mp_test(unit/interpose/report_test LIBS mp_interpose PkgConfig::JANSSON
-    SOURCES ${made_up} VARIANTS text json)
+    SOURCES ${made_up} VARIANTS text json touches)
 mp_test(unit/interpose/settings_test LIBS mp_interpose)
 mp_test(unit/interpose/experts_test LIBS mp_interpose
     SOURCES tests/support/gguf.c tests/model/tiny_model.c)

@@ -4,6 +4,7 @@
  */
 #include <fcntl.h>
 #include <jansson.h>
+#include <signal.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
@@ -217,8 +218,38 @@ static void what_may_be_written_to_is_left_alone(void)
     made_unmap(base, made_file_bytes);
 }
 
+/* Until it is there, or for so long. */
+static bool wait_for_report(int most_ms)
+{
+    for (int i = 0; i < most_ms && access(report, F_OK) != 0; i++)
+        usleep(1000);
+    return access(report, F_OK) == 0;
+}
+
+/* SIGUSR1 asks for a report, once; unasked, the thread that looks writes none, however often it
+ * looks: hooks "touches" let it look a hundred times a second. */
+static void a_signal_asks_for_one_report(void)
+{
+    const int fd = open(made_path(), O_RDONLY);
+    char *base = made_map(fd, made_file_bytes, MAP_SHARED, 0);
+
+    CHECK(made_is_paged(base));
+    CHECK(!wait_for_report(150));
+    for (int i = 0; i < 2; i++) {
+        CHECK_EQ(raise(SIGUSR1), 0);
+        CHECK(wait_for_report(10000));
+        usleep(20000); /* it is written to its end */
+        CHECK_EQ(unlink(report), 0);
+        CHECK(!wait_for_report(150));
+    }
+    close(fd);
+    made_unmap(base, made_file_bytes);
+    CHECK(access(report, F_OK) == 0); /* as at every end */
+}
+
 int main(int argc, char **argv)
 {
+    const bool touches = argc > 1 && strcmp(argv[1], "touches") == 0;
     const bool json = argc > 1 && strcmp(argv[1], "json") == 0;
 
     if (json)
@@ -229,7 +260,11 @@ int main(int argc, char **argv)
     setenv("MOEPAGER_TRACE", in("trace"), 1);
     setenv("MOEPAGER_TIMELINE", in("timeline.json"), 1);
     made_path();
-    made_start("300KiB", "expert");
+    made_start("300KiB", touches ? "touches" : "expert");
+    if (touches) {
+        RUN(a_signal_asks_for_one_report);
+        return 0;
+    }
     RUN(run_model);
     RUN(the_trace_has_every_choice);
     RUN(the_timeline_is_json);

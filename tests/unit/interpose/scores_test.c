@@ -285,18 +285,26 @@ static void a_norm_of_zero_is_no_division(void)
     close_model(at);
 }
 
+/* How run_operation shows its input. */
+static struct mp_ggml_tensor shape;
+
+static void be_usual(void)
+{
+    shape = (struct mp_ggml_tensor){ .ne = { HIDDEN, 1, 1, 1 },
+                                     .nb = { 4, 4 * HIDDEN, 4 * HIDDEN, 4 * HIDDEN } };
+}
+
 /* The calls of one operation of a layer: input(1, HIDDEN), two experts. */
 static void run_operation(const char *base, uint32_t layer, const int32_t ids[TOP_K],
                           const float *x)
 {
     const struct mp_ggml_tensor chosen = { .ne = { TOP_K, 1, 1, 1 }, .nb = { 4, 8 }, .data = ids };
-    const struct mp_ggml_tensor rows = { .ne = { HIDDEN, 1, 1, 1 },
-                                         .nb = { 4, 4 * HIDDEN, 4 * HIDDEN, 4 * HIDDEN },
-                                         .data = x };
+    struct mp_ggml_tensor rows = shape;
     char name[64];
     struct mp_ggml_tensor weights = { .ne = { HIDDEN, ROWS, EXPERTS, 1 } };
     const struct mp_ggml_tensor dst = { .src = { &weights, &rows, &chosen } };
 
+    rows.data = x;
     snprintf(name, sizeof(name), "blk.%u.ffn_gate_exps.weight", layer + 1);
     weights.data = base + family_offset(name);
     for (int32_t e = 0; e < (int32_t)EXPERTS; e++) {
@@ -408,12 +416,37 @@ static void what_is_always_wrong_is_no_longer_read(void)
     CHECK(value_of(report, "guesses_started") <= 55);
 }
 
+/* Only a row of floats for each token is looked at. */
+static void an_input_of_another_shape_says_nothing(void)
+{
+    char report[REPORT_BYTES];
+
+    for (int part = 0; part <= 5; part++) {
+        be_usual();
+        switch (part) {
+        case 0: shape.type = 1; break;
+        case 1: shape.ne[0] = HIDDEN - 1; break;
+        case 2: shape.nb[0] = 2; break;
+        case 3: shape.ne[1] = 2; break;
+        case 4: shape.ne[2] = 2; break;
+        default: shape.ne[3] = 2; break;
+        }
+        run_program(false, 3, report);
+        CHECK_EQ(value_of(report, "experts_guessed"), 0);
+    }
+    be_usual();
+    run_program(false, 3, report);
+    CHECK(value_of(report, "experts_guessed") > 0);
+}
+
 int main(void)
 {
+    be_usual();
     RUN(a_guess_is_what_the_later_router_says);
     RUN(nothing_is_guessed_where_nobody_can_say);
     RUN(a_norm_of_zero_is_no_division);
     RUN(what_is_guessed_is_read_ahead);
     RUN(what_is_always_wrong_is_no_longer_read);
+    RUN(an_input_of_another_shape_says_nothing);
     return 0;
 }
