@@ -80,6 +80,7 @@ mp_test(unit/vmm/format/json_test LIBS mp_engine)
 mp_test(unit/engine/apart_test LIBS mp_engine WRAP LABELS fault)
 mp_test(unit/engine/calibration_test LIBS mp_engine m)
 mp_test(model/predict_test LIBS mp_engine m SOURCES tests/model/harness.c tests/support/npy.c TIMEOUT 120)
+mp_test(model/kv_type_test LIBS mp_engine m SOURCES tests/model/harness.c)
 mp_test(unit/vmm/format/checkpoint_cases_test LIBS mp_engine SOURCES tests/model/tiny_model.c)
 mp_test(unit/vmm/format/checkpoint_forms_test LIBS mp_engine SOURCES tests/model/tiny_model.c)
 mp_test(unit/vmm/format/loader_fault_test LIBS mp_engine PkgConfig::JANSSON

@@ -153,9 +153,10 @@ static void print_model(const struct mp_session *s)
            mib(token_cycle(s)), (unsigned long long)token_cycle(s));
     printf("smallest budget %llu bytes, everything resident %llu bytes\n",
            (unsigned long long)plan->smallest_bytes, (unsigned long long)plan->full_bytes);
-    printf("other weights   %.1f MiB, KV cache for %u positions %.1f MiB, activations %.1f MiB\n",
-           mib(plan->weights_bytes), s->engine_config.ctx, mib(plan->kv_bytes),
-           mib(plan->state_bytes));
+    printf(
+        "other weights   %.1f MiB, KV cache (%s) for %u positions %.1f MiB, activations %.1f MiB\n",
+        mib(plan->weights_bytes), mp_wtype_name(s->engine_config.kv_type), s->engine_config.ctx,
+        mib(plan->kv_bytes), mib(plan->state_bytes));
     printf("a run would use %.1f MiB for experts, read %s the page cache\n",
            mib(plan->budget_bytes), s->direct_io ? "past" : "through");
     if (s->device.cuda)
@@ -200,6 +201,7 @@ static void json_model(const struct mp_session *s, struct mp_json_out *json)
     mp_json_put_u64(json, "budget_bytes", s->memory.budget_bytes);
     mp_json_put_u64(json, "weights_bytes", s->memory.weights_bytes);
     mp_json_put_u64(json, "kv_bytes", s->memory.kv_bytes);
+    mp_json_put_string(json, "kv_type", mp_wtype_name(s->engine_config.kv_type));
     mp_json_put_u64(json, "state_bytes", s->memory.state_bytes);
     mp_json_put_u64(json, "total_bytes", s->memory.total_bytes);
     mp_json_put_bool(json, "fits", s->memory.total_bytes <= s->memory.room_bytes);

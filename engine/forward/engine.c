@@ -32,7 +32,7 @@ static enum mp_status check_config(const struct mp_engine_config *c)
     if (mp_engine_wanted_max(c) > c->tokens_max)
         return mp_fail(MP_ERR_CONFIG, "E_BATCH", "logits of %u tokens of a batch of at most %u",
                        c->wanted_max, c->tokens_max);
-    return MP_OK;
+    return mp_kv_check(c);
 }
 
 struct sizes {

@@ -68,6 +68,9 @@ struct mp_engine_config {
     uint32_t wanted_max; /* most tokens of a batch whose logits are wanted; less than `sequences`
                             counts as that */
 
+    /* Of keys and values: plain, or Q8_0 (then heads have whole blocks); F32 on a device. */
+    enum mp_wtype kv_type;
+
     uint64_t budget_bytes; /* of experts in RAM; UINT64_MAX: all of them */
     /* For a backend with a host tier: see struct mp_space_config. */
     uint64_t host_budget_bytes;

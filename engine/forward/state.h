@@ -59,8 +59,8 @@
     A(SINE, sine, float, OWN, (C, D / 2), (C, D / 2), "positions")                                 \
     A(WIDE_COSINE, wide_cosine, float, OWN, (C, Dw / 2), (0), "positions")                         \
     A(WIDE_SINE, wide_sine, float, OWN, (C, Dw / 2), (0), "positions")                             \
-    A(K_CACHE, k_cache, float, OWN, (KV), (KV), "the KV cache")                                    \
-    A(V_CACHE, v_cache, float, OWN, (VALUES), (KV), "the KV cache")                                \
+    A(K_CACHE, k_cache, uint8_t, OWN, (KV), (KV), "the KV cache")                                  \
+    A(V_CACHE, v_cache, uint8_t, OWN, (VALUES), (KV), "the KV cache")                              \
     A(DELTA, delta, float, OWN, (T, 2, Y), (0), "activations") /* of gated delta networks */       \
     A(FIRST, first, bool, OWN, (T), (0), "activations") /* tokens that begin with a state */       \
     A(RECURRENT, recurrent, float, OWN, (states), (0), "recurrent states")                         \

@@ -57,6 +57,7 @@ void mp_report_make(const struct mp_session *session, const struct mp_generate_s
         .expert_bytes = session->memory.expert_bytes,
         .weights_bytes = session->memory.weights_bytes,
         .kv_bytes = session->memory.kv_bytes,
+        .kv_type = session->engine_config.kv_type,
         .lost_bytes = mp_engine_lost_bytes(session->engine),
         .counters = run,
         .reader = mp_engine_reader(session->engine),
@@ -85,10 +86,11 @@ void mp_report_print(const struct mp_report *r, FILE *out)
         "time          load %.0f ms, first token %.1f ms, then %.2f ms per step (%.1f tokens/s)\n",
         r->load_ms, r->ttft_ms, r->tpot_ms, r->tokens_per_s);
     fprintf(out,
-            "%s  %.1f of %.1f MiB (%.0f %%), other weights %.1f MiB, KV cache up to %.1f MiB\n",
+            "%s  %.1f of %.1f MiB (%.0f %%), other weights %.1f MiB, KV cache up to %.1f MiB "
+            "(%s)\n",
             r->device->cuda ? "expert HBM  " : "expert RAM  ", mib(r->budget_bytes), mib(all),
             all > 0 ? 100.0 * (double)r->budget_bytes / (double)all : 0.0, mib(r->weights_bytes),
-            mib(r->kv_bytes));
+            mib(r->kv_bytes), mp_wtype_name(r->kv_type));
     fprintf(out, "hit rate      %.1f %%: %llu of %llu expert uses were resident\n",
             100 * r->hit_rate, (unsigned long long)r->counters.hits,
             (unsigned long long)(r->counters.hits + r->counters.misses));
@@ -162,6 +164,7 @@ void mp_report_json(const struct mp_report *r, struct mp_json_out *json)
     mp_json_put_u64(json, "expert_bytes", r->expert_bytes);
     mp_json_put_u64(json, "weights_bytes", r->weights_bytes);
     mp_json_put_u64(json, "kv_bytes", r->kv_bytes);
+    mp_json_put_string(json, "kv_type", mp_wtype_name(r->kv_type));
     mp_json_put_u64(json, "lost_bytes", r->lost_bytes);
     mp_json_put_string(json, "reader", r->reader);
     mp_json_put_bool(json, "direct_io", r->direct_io);

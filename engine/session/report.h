@@ -25,6 +25,7 @@ struct mp_report {
     struct mp_drafts_stats drafts;
     double bytes_per_token; /* of experts, read while decoding */
     uint64_t budget_bytes, expert_bytes, weights_bytes, kv_bytes;
+    enum mp_wtype kv_type;
     uint64_t full_bytes;         /* of slots for all experts */
     uint64_t lost_bytes;         /* of the device and its host memory: could not be released */
     struct mp_counters counters; /* of this run; gauges as they are now */

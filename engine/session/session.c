@@ -80,6 +80,23 @@ static enum mp_status choose_kernels(const struct mp_settings *settings, struct 
     return MP_OK;
 }
 
+static enum mp_status choose_kv_type(const struct mp_settings *settings, struct mp_session *s)
+{
+    static const enum mp_wtype types[MP_KV_TYPE_COUNT] = {
+        [MP_KV_TYPE_F32] = MP_WTYPE_F32,
+        [MP_KV_TYPE_F16] = MP_WTYPE_F16,
+        [MP_KV_TYPE_BF16] = MP_WTYPE_BF16,
+        [MP_KV_TYPE_Q8_0] = MP_WTYPE_Q8_0,
+    };
+
+    s->engine_config.kv_type = types[settings->run.kv_type];
+    if (s->device.cuda && s->engine_config.kv_type != MP_WTYPE_F32)
+        return mp_fail(MP_ERR_UNSUPPORTED, "E_KV_TYPE",
+                       "KV cache of type %s: on a GPU only f32; --device cpu has the others",
+                       mp_wtype_name(s->engine_config.kv_type));
+    return MP_OK;
+}
+
 /* The engine's configuration but for weights, files and budget. */
 static enum mp_status fill_config(const struct mp_settings *settings,
                                   const struct mp_session_config *config, struct mp_session *s)
@@ -90,6 +107,7 @@ static enum mp_status fill_config(const struct mp_settings *settings,
     const uint64_t wanted = config->sequences * (1 + guesses);
     const uint64_t prefill = run->prefill_tokens;
     struct mp_engine_config *e = &s->engine_config;
+    enum mp_status status;
 
     *e = (struct mp_engine_config){
         .model = &s->model,
@@ -123,7 +141,8 @@ static enum mp_status fill_config(const struct mp_settings *settings,
         .observer = config->observer,
         .cancel = config->cancel,
     };
-    return choose_kernels(settings, s);
+    status = choose_kv_type(settings, s);
+    return status == MP_OK ? choose_kernels(settings, s) : status;
 }
 
 static enum mp_status open_tokenizer(const struct mp_session_config *config, struct mp_session *s)

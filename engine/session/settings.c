@@ -13,10 +13,13 @@
 #include "vmm/space/space.h"
 
 static const char *const math_names[] = { "auto", "f32", "native", "amx", NULL };
+static const char *const kv_type_names[] = { "f32", "f16", "bf16", "q8_0", NULL };
 static const char *const probe_names[] = { "auto", "cached", "off", NULL };
 static const char *const residency_names[] = { "inclusive", "exclusive", NULL };
 static const char *const addressing_names[] = { "table", "window", "auto", NULL };
 
+_Static_assert(sizeof(kv_type_names) / sizeof(kv_type_names[0]) == MP_KV_TYPE_COUNT + 1,
+               "the names are those of enum mp_kv_type_choice");
 _Static_assert(sizeof(residency_names) / sizeof(residency_names[0]) == MP_HOST_RESIDENCY_COUNT + 1,
                "the names are those of enum mp_host_residency");
 _Static_assert(sizeof(addressing_names) / sizeof(addressing_names[0]) == MP_RUN_ADDRESSING_AUTO + 2,
@@ -86,6 +89,10 @@ static const struct mp_opt run_opts[] = {
         "What products with BF16 weights on the CPU round activations to: nothing (f32), or "
         "BF16 (native); auto: native where the CPU multiplies BF16 and experts are not on a "
         "GPU, else f32. amx is refused: no build has it."),
+    MP_OPT_ENUM("KV_TYPE", struct mp_run_settings, kv_type, "f32", kv_type_names,
+                "Type in which keys and values of past tokens are kept: f16 and bf16 take half of "
+                "the memory, q8_0 a quarter and a bit. They are rounded when they are stored, so "
+                "logits differ from those of f32. On a GPU only f32."),
     MP_OPT_TEXT("BACKEND", struct mp_run_settings, backend, "host",
                 "Memory backend, with wrappers in front: host, trace:host; --device puts cuda in "
                 "the place of host."),

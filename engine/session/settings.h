@@ -41,9 +41,19 @@ struct mp_run_settings {
     char cache_dir[512];   /* "auto", "none" or a path; see engine/probe/probe.h */
     char kernels[32];      /* empty: the fastest */
     uint64_t math;         /* enum mp_math_choice */
+    uint64_t kv_type;      /* enum mp_kv_type_choice */
     char backend[128];
     char profile[64];
     char policy[MP_POLICY_KIND_COUNT][64]; /* empty: the profile's */
+};
+
+/* Names are those of the types. */
+enum mp_kv_type_choice {
+    MP_KV_TYPE_F32,
+    MP_KV_TYPE_F16,
+    MP_KV_TYPE_BF16,
+    MP_KV_TYPE_Q8_0,
+    MP_KV_TYPE_COUNT
 };
 
 enum mp_math_choice {

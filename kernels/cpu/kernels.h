@@ -34,6 +34,26 @@ static inline const char *mp_math_name(enum mp_math math)
 /* Columns of one block of matmul_blocked(): slices of an expert split only at its multiples. */
 #define MP_KERNEL_BLOCK_COLS 256
 
+/* Elements of a head in attention at most. */
+#define MP_KERNEL_HEAD_MAX 1024
+
+/*
+ * Attention of `heads` query heads, which share keys and values and follow one another, over
+ * positions [0, positions). Keys and values of other types than F32 count as the floats that
+ * convert() makes of them: the result has the bits of those.
+ */
+struct mp_attention {
+    float *out;         // (heads, dim)
+    const float *q;     // (heads, dim)
+    const void *k, *v;  // (positions, dim), at any byte address
+    enum mp_wtype type; /* of keys and values */
+    size_t kv_stride;   /* elements between their rows, whole blocks */
+    size_t heads, dim;  /* dim: whole blocks, at most MP_KERNEL_HEAD_MAX */
+    size_t positions;
+    float scale;
+    float *scores; // (heads, positions)
+};
+
 struct mp_kernels {
     const char *name; /* one of mp_kernels_names */
     enum mp_math math;
@@ -80,17 +100,21 @@ struct mp_kernels {
     void (*softmax)(float *x, size_t x_stride, size_t width, size_t tokens);
 
     /*
-     * out[h][i] = sum_p softmax_p(q[h] . k[p] * scale) * v[p][i] for `heads` query heads, which
-     * share keys and values and follow one another in q and out, over positions [0, positions);
-     * k and v rows are `kv_stride` floats apart. `scores` (heads, positions) becomes
+     * out[h][i] = sum_p softmax_p(q[h] . k[p] * scale) * v[p][i]. `scores` becomes
      * exp(score - highest of the head), before it is divided by the sum.
      */
-    void (*attend)(float *out, const float *q, const float *k, const float *v, size_t kv_stride,
-                   size_t heads, size_t dim, size_t positions, float scale, float *scores);
+    void (*attend)(const struct mp_attention *attention);
 
     /* y[i] += a * x[i]. */
     void (*axpy)(float *y, const float *x, float a, size_t count);
 };
+
+/*
+ * Store keys or values as a type, plain or Q8_0: count elements, whole blocks, dst at any address.
+ * To nearest; a block of Q8_0 has the scale of its largest number. What is no finite number, or has
+ * no place in the type, is no finite number when it is read. The same bits on every processor.
+ */
+void mp_kernels_store(enum mp_wtype type, void *dst, const float *x, size_t count);
 
 /* Plain C with double accumulation: the reference for the others. */
 extern const struct mp_kernels mp_kernels_ref;

@@ -149,34 +149,41 @@ static void ref_softmax(float *x, size_t x_stride, size_t width, size_t tokens)
     }
 }
 
-static void attend_head(float *out, const float *q, const float *k, const float *v,
-                        size_t kv_stride, size_t dim, size_t positions, float scale, float *scores)
+/* Row p of keys or values, as floats. */
+static void kv_row(const struct mp_attention *a, const void *rows, size_t p, float *row)
 {
-    double sum;
-
-    for (size_t p = 0; p < positions; p++) {
-        double dot = 0;
-
-        for (size_t i = 0; i < dim; i++)
-            dot += (double)q[i] * (double)k[p * kv_stride + i];
-        scores[p] = (float)(dot * (double)scale);
-    }
-    sum = exp_row(scores, positions);
-    for (size_t i = 0; i < dim; i++) {
-        double mix = 0;
-
-        for (size_t p = 0; p < positions; p++)
-            mix += (double)scores[p] * (double)v[p * kv_stride + i];
-        out[i] = positions > 0 ? (float)(mix / sum) : 0;
-    }
+    ref_convert(row, element(rows, a->type, p * a->kv_stride), a->type, a->dim);
 }
 
-static void ref_attend(float *out, const float *q, const float *k, const float *v, size_t kv_stride,
-                       size_t heads, size_t dim, size_t positions, float scale, float *scores)
+static void attend_head(const struct mp_attention *a, size_t head)
 {
-    for (size_t h = 0; h < heads; h++)
-        attend_head(out + h * dim, q + h * dim, k, v, kv_stride, dim, positions, scale,
-                    scores + h * positions);
+    const float *q = a->q + head * a->dim;
+    float *scores = a->scores + head * a->positions, *out = a->out + head * a->dim;
+    float row[MP_KERNEL_HEAD_MAX];
+    double mix[MP_KERNEL_HEAD_MAX] = { 0 }, sum;
+
+    for (size_t p = 0; p < a->positions; p++) {
+        double dot = 0;
+
+        kv_row(a, a->k, p, row);
+        for (size_t i = 0; i < a->dim; i++)
+            dot += (double)q[i] * (double)row[i];
+        scores[p] = (float)(dot * (double)a->scale);
+    }
+    sum = exp_row(scores, a->positions);
+    for (size_t p = 0; p < a->positions; p++) {
+        kv_row(a, a->v, p, row);
+        for (size_t i = 0; i < a->dim; i++)
+            mix[i] += (double)scores[p] * (double)row[i];
+    }
+    for (size_t i = 0; i < a->dim; i++)
+        out[i] = a->positions > 0 ? (float)(mix[i] / sum) : 0;
+}
+
+static void ref_attend(const struct mp_attention *attention)
+{
+    for (size_t h = 0; h < attention->heads; h++)
+        attend_head(attention, h);
 }
 
 static void ref_axpy(float *y, const float *x, float a, size_t count)

@@ -192,26 +192,30 @@ static void v_softmax(float *x, size_t x_stride, size_t width, size_t tokens)
     }
 }
 
-/* What heads that share values need of one thread: out (heads, dim), weights (heads, positions). */
+/* A run of positions of heads that share values: out (heads, dim), weights (heads, all positions).
+ */
 struct mixture {
     float *out;
     const float *weights, *v;
-    size_t kv_stride, dim, positions;
+    size_t weight_stride, kv_stride, dim, positions;
 };
 
 /*
- * out[h][i..i + n) = sum_p weights[h][p] * v[p][i..i + n) / sums[h] for `heads` heads and
- * n = count * LANES, or the first few lanes of one. Each sum is made position by position.
+ * out[h][i..i + n) += sum_p weights[h][p] * v[p][i..i + n) for `heads` heads and n = count * LANES,
+ * or the first few lanes of one. Each sum is made position by position.
  */
-TILE void mix(const struct mixture *m, const float *sums, size_t head, size_t i, int heads,
-              int count, size_t lanes)
+TILE void mix(const struct mixture *m, size_t head, size_t i, int heads, int count, size_t lanes)
 {
-    const float *weights = m->weights + head * m->positions;
+    const float *weights = m->weights + head * m->weight_stride;
+    float *out = m->out + head * m->dim + i;
     vec acc[8];
 
     UNROLL
-    for (int a = 0; a < heads * count; a++)
-        acc[a] = v_set1(0);
+    for (int a = 0; a < heads * count; a++) {
+        const float *from = out + (size_t)(a / count) * m->dim + (size_t)(a % count) * LANES;
+
+        acc[a] = lanes == LANES ? v_load(from) : v_load_n(from, lanes);
+    }
     for (size_t p = 0; p < m->positions; p++) {
         const float *from = m->v + p * m->kv_stride + i;
         vec value[8];
@@ -221,7 +225,7 @@ TILE void mix(const struct mixture *m, const float *sums, size_t head, size_t i,
             value[j] = lanes == LANES ? v_load(from + j * LANES) : v_load_n(from, lanes);
         UNROLL
         for (int h = 0; h < heads; h++) {
-            vec weight = v_set1(weights[(size_t)h * m->positions + p]);
+            vec weight = v_set1(weights[(size_t)h * m->weight_stride + p]);
 
             UNROLL
             for (int j = 0; j < count; j++)
@@ -230,64 +234,119 @@ TILE void mix(const struct mixture *m, const float *sums, size_t head, size_t i,
     }
     UNROLL
     for (int a = 0; a < heads * count; a++) {
-        const size_t h = head + (size_t)(a / count);
-        float *to = m->out + h * m->dim + i + (size_t)(a % count) * LANES;
-        vec result = v_div(acc[a], v_set1(sums[h]));
+        float *to = out + (size_t)(a / count) * m->dim + (size_t)(a % count) * LANES;
 
         if (lanes == LANES)
-            v_store(to, result);
+            v_store(to, acc[a]);
         else
-            v_store_n(to, lanes, result);
+            v_store_n(to, lanes, acc[a]);
     }
 }
 
 /* All of `heads` heads: values are read once for them. */
-TILE void mix_heads(const struct mixture *m, const float *sums, size_t head, int heads)
+TILE void mix_heads(const struct mixture *m, size_t head, int heads)
 {
     const int count = 8 / heads;
     size_t i = 0;
 
     for (; i + (size_t)count * LANES <= m->dim; i += (size_t)count * LANES)
-        mix(m, sums, head, i, heads, count, LANES);
+        mix(m, head, i, heads, count, LANES);
     for (; i + LANES <= m->dim; i += LANES)
-        mix(m, sums, head, i, heads, 1, LANES);
+        mix(m, head, i, heads, 1, LANES);
     if (i < m->dim)
-        mix(m, sums, head, i, heads, 1, m->dim - i);
+        mix(m, head, i, heads, 1, m->dim - i);
+}
+
+static void divide(float *x, float by, size_t count)
+{
+    size_t i = 0;
+
+    for (; i + LANES <= count; i += LANES)
+        v_store(x + i, v_div(v_load(x + i), v_set1(by)));
+    if (i < count)
+        v_store_n(x + i, count - i, v_div(v_load_n(x + i, count - i), v_set1(by)));
 }
 
 #define HEADS_MAX 8
 
-/* Heads that share keys are to them as tokens are to weights: each key is read once. */
-static void attend_some(float *out, const float *q, const float *k, const float *v,
-                        size_t kv_stride, size_t heads, size_t dim, size_t positions, float scale,
-                        float *scores)
-{
-    const struct mixture m = { out, scores, v, kv_stride, dim, positions };
-    float sums[HEADS_MAX];
-    size_t h = 0;
+/* Keys and values of other types become floats for so many positions at a time. */
+#define KV_FLOATS (8 * (size_t)MP_KERNEL_HEAD_MAX)
 
-    v_matmul(scores, positions, k, MP_WTYPE_F32, kv_stride, q, dim, positions, dim, heads);
-    for (size_t i = 0; i < heads * positions; i++)
-        scores[i] *= scale;
-    for (size_t i = 0; i < heads; i++)
-        sums[i] = exp_row(scores + i * positions, positions);
-    for (; h + 4 <= heads; h += 4)
-        mix_heads(&m, sums, h, 4);
-    for (; h < heads; h++)
-        mix_heads(&m, sums, h, 1);
+/* Rows of keys or values as floats. */
+struct kv_rows {
+    const float *row;
+    size_t stride;
+};
+
+/* Positions that kv_rows() can give at once. */
+static size_t kv_run(const struct mp_attention *a)
+{
+    return a->type == MP_WTYPE_F32 ? a->positions : KV_FLOATS / a->dim;
 }
 
-static void v_attend(float *out, const float *q, const float *k, const float *v, size_t kv_stride,
-                     size_t heads, size_t dim, size_t positions, float scale, float *scores)
+static struct kv_rows kv_rows(const struct mp_attention *a, const void *rows, size_t first,
+                              size_t count, float *buffer)
 {
-    if (positions == 0) {
-        memset(out, 0, heads * dim * sizeof(float));
+    const unsigned char *p = rows;
+
+    p += mp_wtype_bytes(a->type, first * a->kv_stride);
+    if (a->type == MP_WTYPE_F32)
+        return (struct kv_rows){ (const float *)(const void *)p, a->kv_stride };
+    for (size_t i = 0; i < count; i++)
+        v_convert(buffer + i * a->dim, p + mp_wtype_bytes(a->type, i * a->kv_stride), a->type,
+                  a->dim);
+    return (struct kv_rows){ buffer, a->dim };
+}
+
+/* Heads that share keys are to them as tokens are to weights: each key is read once. */
+static void attend_some(const struct mp_attention *a, size_t head, size_t heads)
+{
+    float *scores = a->scores + head * a->positions, *out = a->out + head * a->dim;
+    float sums[HEADS_MAX], buffer[KV_FLOATS];
+    const size_t run = kv_run(a);
+
+    for (size_t p = 0, count; p < a->positions; p += count) {
+        struct kv_rows keys;
+
+        count = min_size(run, a->positions - p);
+        keys = kv_rows(a, a->k, p, count, buffer);
+        v_matmul(scores + p, a->positions, keys.row, MP_WTYPE_F32, keys.stride,
+                 a->q + head * a->dim, a->dim, count, a->dim, heads);
+    }
+    for (size_t i = 0; i < heads * a->positions; i++)
+        scores[i] *= a->scale;
+    for (size_t i = 0; i < heads; i++)
+        sums[i] = exp_row(scores + i * a->positions, a->positions);
+    memset(out, 0, heads * a->dim * sizeof(*out));
+    for (size_t p = 0, count; p < a->positions; p += count) {
+        struct kv_rows values;
+        size_t h = 0;
+
+        count = min_size(run, a->positions - p);
+        values = kv_rows(a, a->v, p, count, buffer);
+        const struct mixture m = { out,           scores + p, values.row, a->positions,
+                                   values.stride, a->dim,     count };
+
+        for (; h + 4 <= heads; h += 4)
+            mix_heads(&m, h, 4);
+        for (; h < heads; h++)
+            mix_heads(&m, h, 1);
+    }
+    for (size_t h = 0; h < heads; h++)
+        divide(out + h * a->dim, sums[h], a->dim);
+}
+
+static void v_attend(const struct mp_attention *attention)
+{
+    const struct mp_attention *a = attention;
+
+    if (a->positions == 0) {
+        memset(a->out, 0, a->heads * a->dim * sizeof(*a->out));
         return;
     }
-    for (size_t h = 0, count; h < heads; h += count) {
-        count = min_size(heads - h, HEADS_MAX);
-        attend_some(out + h * dim, q + h * dim, k, v, kv_stride, count, dim, positions, scale,
-                    scores + h * positions);
+    for (size_t h = 0, count; h < a->heads; h += count) {
+        count = min_size(a->heads - h, HEADS_MAX);
+        attend_some(a, h, count);
     }
 }
 

@@ -41,14 +41,15 @@ static void on_predicted(void *ctx, uint32_t layer, uint32_t target, uint32_t to
 {
     struct seen *s = ctx;
     const size_t floats = cache_floats(s->engine), at = s->engine->layer_of[target] * floats;
+    const uint8_t *k_cache = s->engine->state.k_cache, *v_cache = s->engine->state.v_cache;
 
     CHECK_EQ(target, layer + 1);
     CHECK(tokens * s->engine->shape.experts <= SCORES_MAX);
     memcpy(s->guess[target % 2], scores, tokens * s->engine->shape.experts * sizeof(float));
     s->predictions++;
     if (s->k != NULL) {
-        CHECK(memcmp(s->k + at, s->engine->state.k_cache + at, floats * sizeof(float)) == 0);
-        CHECK(memcmp(s->v + at, s->engine->state.v_cache + at, floats * sizeof(float)) == 0);
+        CHECK(memcmp(s->k + at, k_cache + at * sizeof(float), floats * sizeof(float)) == 0);
+        CHECK(memcmp(s->v + at, v_cache + at * sizeof(float), floats * sizeof(float)) == 0);
     }
     if (s->check != NULL)
         s->check(s, layer, target, scores);

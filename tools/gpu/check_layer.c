@@ -198,9 +198,20 @@ static void near_attention(struct check *c, enum mp_cuda_kernel kernel,
         for (uint32_t g = 0; g < p->kv_heads; g++) {
             const size_t q = (size_t)t * Q + (size_t)g * shared * D;
 
-            mp_kernels_ref.attend(want + q, at(p->q) + q, at(p->k_cache) + row + (size_t)g * D,
-                                  at(p->v_cache) + row + (size_t)g * D, K, shared, D,
-                                  position[t] + 1, p->scale, scores);
+            const struct mp_attention attention = {
+                .out = want + q,
+                .q = at(p->q) + q,
+                .k = at(p->k_cache) + row + (size_t)g * D,
+                .v = at(p->v_cache) + row + (size_t)g * D,
+                .kv_stride = K,
+                .heads = shared,
+                .dim = D,
+                .positions = position[t] + 1,
+                .scale = p->scale,
+                .scores = scores,
+            };
+
+            mp_kernels_ref.attend(&attention);
         }
     }
     free(scores);

@@ -9,8 +9,8 @@
 #include "engine/forward/cpu/cpu_int.h"
 
 /* Of one head of keys or values, in `cache`. */
-static float *kv_row(const struct mp_compute *c, float *cache, uint32_t layer, uint32_t sequence,
-                     uint32_t kv_head, uint32_t position)
+static uint8_t *kv_row(const struct mp_compute *c, uint8_t *cache, uint32_t layer,
+                       uint32_t sequence, uint32_t kv_head, uint32_t position)
 {
     return cache + mp_kv_at(&c->kv, layer, sequence, kv_head, position);
 }
@@ -55,18 +55,28 @@ static void norm_heads(float *heads, uint32_t count, size_t dim, float eps)
     }
 }
 
-static void exchange(float *a, float *b, size_t count)
+/* Rows of the cache's type, in place of the floats. */
+static void round_rows(enum mp_wtype type, float *rows, uint32_t count, size_t dim)
 {
-    for (size_t i = 0; i < count; i++) {
-        const float kept = a[i];
+    uint8_t row[MP_KERNEL_HEAD_MAX * sizeof(float)];
 
-        a[i] = b[i];
-        b[i] = kept;
+    for (uint32_t h = 0; type != MP_WTYPE_F32 && h < count; h++) {
+        mp_kernels_store(type, row, rows + h * dim, dim);
+        memcpy(rows + h * dim, row, mp_wtype_bytes(type, dim));
     }
 }
 
-/* Keys and values of a token go to their places in the cache, and what was there into the buffers:
- * done twice, the cache is as before. */
+static void exchange(uint8_t *cache, float *row, size_t bytes)
+{
+    uint8_t kept[MP_KERNEL_HEAD_MAX * sizeof(float)];
+
+    memcpy(kept, cache, bytes);
+    memcpy(cache, row, bytes);
+    memcpy(row, kept, bytes);
+}
+
+/* Keys and values of a token, rounded, go to their places in the cache, and what was there into the
+ * buffers: done twice, the cache is as before. */
 static void exchange_kv(void *ctx, uint64_t t, unsigned thread)
 {
     const struct job *job = ctx;
@@ -74,15 +84,17 @@ static void exchange_kv(void *ctx, uint64_t t, unsigned thread)
     const struct mp_state *s = &engine->state;
     const uint32_t heads = mp_layer_kv_heads(engine->config.model, job->layer);
     const size_t D = mp_layer_head_dim(engine->config.model, job->layer);
+    const size_t bytes = mp_kv_row_bytes(&job->c->kv, job->layer);
     const uint32_t sequence = engine->batch->sequence[t], position = engine->batch->position[t];
 
     (void)thread;
     for (uint32_t h = 0; h < heads; h++) {
         const size_t at = (t * heads + h) * D;
 
-        exchange(kv_row(job->c, s->k_cache, job->layer, sequence, h, position), s->k + at, D);
+        exchange(kv_row(job->c, s->k_cache, job->layer, sequence, h, position), s->k + at, bytes);
         if (s->v_cache != NULL)
-            exchange(kv_row(job->c, s->v_cache, job->layer, sequence, h, position), s->v + at, D);
+            exchange(kv_row(job->c, s->v_cache, job->layer, sequence, h, position), s->v + at,
+                     bytes);
     }
 }
 
@@ -104,6 +116,9 @@ static void store_token(void *ctx, uint64_t t, unsigned thread)
         norm_heads(s->v + t * K, kv_heads, D, m->norm_eps);
     apply_rope(engine, job->layer, s->q + t * Q, m->heads, w->q_norm, position);
     apply_rope(engine, job->layer, s->k + t * K, kv_heads, w->k_norm, position);
+    round_rows(job->c->kv.type, s->k + t * K, kv_heads, D);
+    if (s->v_cache != NULL)
+        round_rows(job->c->kv.type, s->v + t * K, kv_heads, D);
     exchange_kv(ctx, t, thread);
 }
 
@@ -123,20 +138,24 @@ static uint32_t first_seen(const struct mp_model_config *m, uint32_t layer, uint
  * A sink takes its share of a head's attention and gives no value: what was attended shrinks. The
  * kernel left exp(score - highest) of each position; the highest score belongs to a position of 1.
  */
-static void apply_sink(float *out, const float *q, const float *k, size_t kv_stride, size_t dim,
-                       size_t positions, float scale, const float *scores, float sink)
+static void apply_sink(const struct mp_attention *a, const struct mp_kernels *kernels, size_t head,
+                       float sink)
 {
+    const float *scores = a->scores + head * a->positions, *q = a->q + head * a->dim;
+    float *out = a->out + head * a->dim, key[MP_KERNEL_HEAD_MAX];
     double sum = 0, highest = 0;
     size_t top = 0;
 
-    for (size_t p = 0; p < positions; p++) {
+    for (size_t p = 0; p < a->positions; p++) {
         sum += (double)scores[p];
         top = scores[p] > scores[top] ? p : top;
     }
-    for (size_t i = 0; i < dim; i++)
-        highest += (double)q[i] * (double)k[top * kv_stride + i];
-    sum /= sum + exp((double)sink - highest * (double)scale);
-    for (size_t i = 0; i < dim; i++)
+    kernels->convert(key, (const uint8_t *)a->k + mp_wtype_bytes(a->type, top * a->kv_stride),
+                     a->type, a->dim);
+    for (size_t i = 0; i < a->dim; i++)
+        highest += (double)q[i] * (double)key[i];
+    sum /= sum + exp((double)sink - highest * (double)a->scale);
+    for (size_t i = 0; i < a->dim; i++)
         out[i] *= (float)sum;
 }
 
@@ -152,7 +171,7 @@ static void attend_part(void *ctx, uint64_t part, unsigned thread)
     const uint32_t sharing = m->heads / kv_heads, run = job->run;
     const size_t D = mp_layer_head_dim(m, job->layer);
     /* In latent attention a key is its own value. */
-    float *values = m->kv_rank > 0 ? engine->state.k_cache : engine->state.v_cache;
+    uint8_t *values = m->kv_rank > 0 ? engine->state.k_cache : engine->state.v_cache;
     const uint32_t runs_each = (sharing + run - 1) / run;
     const size_t runs = (size_t)batch->count * kv_heads * runs_each;
     const float scale = attention_scale(m, job->layer);
@@ -169,17 +188,23 @@ static void attend_part(void *ctx, uint64_t part, unsigned thread)
         const uint32_t sequence = batch->sequence[t], positions = batch->position[t] + 1;
         const uint32_t seen = first_seen(m, job->layer, positions);
 
-        engine->config.kernels->attend(
-            engine->state.att + at, engine->state.q + at,
-            kv_row(job->c, engine->state.k_cache, job->layer, sequence, kv_head, seen),
-            kv_row(job->c, values, job->layer, sequence, kv_head, seen),
-            mp_kv_stride(&job->c->kv, job->layer), count, D, positions - seen, scale, scratch);
+        const struct mp_attention attention = {
+            .out = engine->state.att + at,
+            .q = engine->state.q + at,
+            .k = kv_row(job->c, engine->state.k_cache, job->layer, sequence, kv_head, seen),
+            .v = kv_row(job->c, values, job->layer, sequence, kv_head, seen),
+            .type = job->c->kv.type,
+            .kv_stride = mp_kv_stride(&job->c->kv, job->layer),
+            .heads = count,
+            .dim = D,
+            .positions = positions - seen,
+            .scale = scale,
+            .scores = scratch,
+        };
+
+        engine->config.kernels->attend(&attention);
         for (uint32_t h = 0; sinks != NULL && h < count; h++)
-            apply_sink(engine->state.att + at + h * D, engine->state.q + at + h * D,
-                       kv_row(job->c, engine->state.k_cache, job->layer, sequence, kv_head, seen),
-                       mp_kv_stride(&job->c->kv, job->layer), D, positions - seen, scale,
-                       scratch + (size_t)h * (positions - seen),
-                       sinks[kv_head * sharing + first + h]);
+            apply_sink(&attention, engine->config.kernels, h, sinks[kv_head * sharing + first + h]);
     }
 }
 

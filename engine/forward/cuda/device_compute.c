@@ -238,7 +238,7 @@ static void project(struct mp_compute *c, const struct mp_projection *list, uint
 
 static uint64_t kv_bytes_at(const struct mp_compute *c, uint32_t layer)
 {
-    return mp_kv_at(&c->kv, layer, 0, 0, 0) * sizeof(float);
+    return mp_kv_at(&c->kv, layer, 0, 0, 0);
 }
 
 static void store(struct mp_compute *c, uint32_t layer)

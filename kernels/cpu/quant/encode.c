@@ -4,7 +4,9 @@
 #include <math.h>
 #include <string.h>
 
+#include "kernels/cpu/kernels.h"
 #include "kernels/cpu/quant/encode_int.h"
+#include "kernels/cpu/quant/quant.h"
 
 #define BLOCK_MAX 256
 
@@ -22,6 +24,8 @@ static uint16_t half_bits(float value)
     const uint32_t bits = bits_of(value), sign = bits >> 16 & 0x8000;
     const float size = fabsf(value);
 
+    if (isnan(value))
+        return (uint16_t)(sign | 0x7e00);
     if (size >= 65520)
         return (uint16_t)(sign | 0x7c00);
     if (size < 0x1p-14f)
@@ -33,6 +37,8 @@ static uint16_t bfloat_bits(float value)
 {
     const uint32_t bits = bits_of(value);
 
+    if (isnan(value))
+        return (uint16_t)(bits >> 16 | 0x40);
     return (uint16_t)((bits + 0x7fff + (bits >> 16 & 1)) >> 16);
 }
 
@@ -95,5 +101,22 @@ void mp_quant_encode(enum mp_wtype type, void *dst, const float *x, const float 
             encode_block_32(type, p, x + i, weights);
         else
             encode_block_256(type, p, x + i, weights);
+    }
+}
+
+void mp_kernels_store(enum mp_wtype type, void *dst, const float *x, size_t count)
+{
+    unsigned char *p = dst;
+    signed char q[32];
+
+    if (type < MP_WTYPE_PLAIN_COUNT) {
+        encode_plain(type, p, x, count);
+        return;
+    }
+    for (size_t i = 0; i < count; i += 32, p += 34) {
+        const float scale = mp_quant_round(q, x + i, 32, 1);
+
+        encode_plain(MP_WTYPE_F16, p, &scale, 1);
+        memcpy(p + 2, q, 32);
     }
 }

@@ -90,7 +90,7 @@ static void arrays_have_the_shapes_of_their_side(void)
     check_shape(&host, MP_ARRAY_LOGITS, SEQUENCES, 11, 1, 1);
     check_shape(&host, MP_ARRAY_PART, 2, 2, CTX, 1);
     check_shape(&host, MP_ARRAY_GATE, 8, 14, 1, 1); /* rows of 4 tokens for all their experts */
-    check_shape(&host, MP_ARRAY_K_CACHE, 36, SEQUENCES, CTX, 1);
+    CHECK_EQ(host.arrays[MP_ARRAY_K_CACHE].bytes, (uint64_t)36 * 4 * SEQUENCES * CTX);
     check_shape(&device, MP_ARRAY_GATE, TOKENS, 14, 1, 1);
     check_shape(&device, MP_ARRAY_K, TOKENS, 12, 1, 1);
     check_shape(&device, MP_ARRAY_ACT, TOKENS, 2, 10, 1);
@@ -141,9 +141,10 @@ static void the_first_error_ends_it(void)
 static void every_key_has_a_place_of_its_own(void)
 {
     static const enum mp_kv_order orders[] = { MP_KV_BY_HEAD, MP_KV_BY_POSITION };
-    static uint8_t taken[3 * SEQUENCES * CTX * 12];
+    static uint8_t taken[3 * SEQUENCES * CTX * 24];
     uint64_t dims[4];
 
+    config.kv_type = MP_WTYPE_F16;
     mp_kv_shape(&config, dims);
     CHECK_EQ(dims[0] * dims[1] * dims[2] * dims[3], sizeof(taken));
     for (int i = 0; i < 2; i++) {
@@ -154,13 +155,15 @@ static void every_key_has_a_place_of_its_own(void)
             const uint32_t layer = n / (SEQUENCES * 2 * CTX), sequence = n / (2 * CTX) % SEQUENCES;
             const size_t at = mp_kv_at(&kv, layer, sequence, n / CTX % 2, n % CTX);
 
-            CHECK(at + 6 <= sizeof(taken));
-            for (size_t d = 0; d < 6; d++)
+            CHECK(at + 12 <= sizeof(taken));
+            for (size_t d = 0; d < 12; d++)
                 CHECK_EQ(taken[at + d]++, 0);
         }
-        CHECK_EQ(mp_kv_at(&kv, 0, 0, 0, 1), i == 0 ? 6u : 12u);
-        CHECK_EQ(mp_kv_at(&kv, 0, 0, 1, 0), i == 0 ? 6u * CTX : 6u);
+        CHECK_EQ(mp_kv_at(&kv, 0, 0, 0, 1), i == 0 ? 12u : 24u);
+        CHECK_EQ(mp_kv_at(&kv, 0, 0, 1, 0), i == 0 ? 12u * CTX : 12u);
+        CHECK_EQ(mp_kv_stride(&kv, 0), i == 0 ? 6u : 12u);
     }
+    config.kv_type = MP_WTYPE_F32;
 }
 
 static void layers_without_attention_have_no_place(void)
@@ -173,12 +176,35 @@ static void layers_without_attention_have_no_place(void)
     model.wide_kv_heads = 1;
     model.wide_head_dim = 10;
     mp_kv_shape(&config, dims);
-    CHECK_EQ(dims[0] * dims[3], 12 + 10u);
+    CHECK_EQ(dims[0] * dims[3], 4 * (12 + 10u));
     kv = mp_kv_layout(&config, MP_KV_BY_HEAD);
-    CHECK_EQ(mp_kv_at(&kv, 2, 0, 0, 0), (uint64_t)SEQUENCES * CTX * 12);
-    CHECK_EQ(mp_kv_at(&kv, 2, 1, 0, 2) - mp_kv_at(&kv, 2, 0, 0, 0), CTX * 10 + 20u);
+    CHECK_EQ(mp_kv_at(&kv, 2, 0, 0, 0), (uint64_t)SEQUENCES * CTX * 12 * 4);
+    CHECK_EQ(mp_kv_at(&kv, 2, 1, 0, 2) - mp_kv_at(&kv, 2, 0, 0, 0), 4 * (CTX * 10 + 20u));
     memset(model.linear, 0, sizeof(model.linear));
     memset(model.wide, 0, sizeof(model.wide));
+}
+
+/* Blocks of 32 elements: a head must be some of them. */
+static void types_need_whole_blocks(void)
+{
+    uint64_t kv_bytes, state_bytes, dims[4];
+
+    config.kv_type = MP_WTYPE_Q8_0;
+    CHECK_EQ(mp_engine_measure(&config, &kv_bytes, &state_bytes), MP_ERR_UNSUPPORTED);
+    CHECK_STR(mp_error_last()->code, "E_KV_TYPE");
+    CHECK_STR(mp_error_last()->text, "KV cache of type q8_0: heads of layer 0 have 6 elements, "
+                                     "need a multiple of 32; f16 and bf16 take any");
+    model.linear[0] = true;
+    model.linear[1] = true;
+    model.linear[2] = true;
+    CHECK_EQ(mp_kv_check(&config), MP_OK);
+    memset(model.linear, 0, sizeof(model.linear));
+    model.head_dim = 64;
+    CHECK_EQ(mp_kv_check(&config), MP_OK);
+    mp_kv_shape(&config, dims);
+    CHECK_EQ(dims[0], 3 * 2 * 68u);
+    model.head_dim = 6;
+    config.kv_type = MP_WTYPE_F32;
 }
 
 int main(void)
@@ -191,6 +217,7 @@ int main(void)
     the_first_error_ends_it();
     every_key_has_a_place_of_its_own();
     layers_without_attention_have_no_place();
+    types_need_whole_blocks();
     mp_pool_destroy(config.pool);
     return 0;
 }

@@ -5,6 +5,7 @@
  */
 #include "kernels/cpu/quant/encode.h"
 
+#include "kernels/cpu/kernels.h"
 #include "tests/unit/kernels/blocks.h"
 
 #define COUNT 16384
@@ -187,6 +188,38 @@ static void plain_numbers(void)
     }
 }
 
+/* Q8_0 by the largest number of a block; what is no finite number comes back as none. */
+static void what_is_stored(void)
+{
+    static const enum mp_wtype types[] = { MP_WTYPE_F32, MP_WTYPE_F16, MP_WTYPE_BF16,
+                                           MP_WTYPE_Q8_0 };
+    static const float bad[] = { NAN, -NAN, INFINITY, -INFINITY };
+
+    lcg = 11;
+    for (size_t i = 0; i < COUNT; i++)
+        x[i] = normal();
+    mp_kernels_store(MP_WTYPE_Q8_0, blocks, x, COUNT);
+    mp_wtype_info(MP_WTYPE_Q8_0)->convert(y, blocks, COUNT);
+    for (size_t i = 0; i < COUNT; i += 32) {
+        float largest = 0;
+
+        for (size_t j = i; j < i + 32; j++)
+            largest = fabsf(x[j]) > largest ? fabsf(x[j]) : largest;
+        for (size_t j = i; j < i + 32; j++) /* half a step, and the scale's rounding */
+            CHECK(fabsf(x[j] - y[j]) <= largest * (0.5f / 127 + 0x1p-11f));
+    }
+    for (size_t t = 0; t < LEN(types); t++) {
+        for (size_t i = 0; i < LEN(bad); i++) {
+            for (size_t j = 0; j < 32; j++)
+                x[j] = j == 5 ? bad[i] : 1;
+            mp_kernels_store(types[t], blocks, x, 32);
+            mp_wtype_info(types[t])->convert(y, blocks, 32);
+            CHECK(!isfinite(y[5]) && (t == 3 || isnan(y[5]) == isnan(bad[i])));
+            CHECK(t == 3 || memcmp(&y[6], &x[6], 4) == 0);
+        }
+    }
+}
+
 int main(void)
 {
     RUN(errors_are_small);
@@ -194,5 +227,6 @@ int main(void)
     RUN(a_heavy_column_is_nearest);
     RUN(extremes);
     RUN(plain_numbers);
+    RUN(what_is_stored);
     return 0;
 }

@@ -96,7 +96,20 @@ static void attention(const struct mp_kernels *k)
     fill(b, LEN(b), 2);
     fill(x, LEN(x), 2);
     for (size_t positions = 1; positions <= POSITIONS; positions += 4) {
-        k->attend(c, x, a, b, WIDTH, HEADS, DIM, positions, 0.16f, scores);
+        const struct mp_attention attention = {
+            .out = c,
+            .q = x,
+            .k = a,
+            .v = b,
+            .kv_stride = WIDTH,
+            .heads = HEADS,
+            .dim = DIM,
+            .positions = positions,
+            .scale = 0.16f,
+            .scores = scores,
+        };
+
+        k->attend(&attention);
         note(c, HEADS * DIM);
     }
 }

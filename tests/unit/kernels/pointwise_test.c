@@ -5,6 +5,7 @@
 #include "tests/unit/kernels/common.h"
 
 #define WIDEST 300
+#define TYPED_FLOATS 40000
 
 static const size_t widths[] = { 1,  2,  3,  7,  8,  9,   15,  16,  17,  31,  32,
                                  33, 63, 64, 65, 96, 100, 127, 128, 129, 257, WIDEST };
@@ -319,15 +320,32 @@ static void check_attend(const struct mp_kernels *k, size_t heads, size_t dim, s
         fill_random(v + p * stride, dim, 1);
         v[p * stride + dim - 1] = v[p * stride];
     }
-    k->attend(out, q, key, v, stride, heads, dim, positions, (float)scale, scores.p);
+    const struct mp_attention all = {
+        .out = out,
+        .q = q,
+        .k = key,
+        .v = v,
+        .kv_stride = stride,
+        .heads = heads,
+        .dim = dim,
+        .positions = positions,
+        .scale = (float)scale,
+        .scores = scores.p,
+    };
+
+    k->attend(&all);
     for (size_t h = 0; h < heads; h++)
         check_scores((const float *)scores.p + h * positions, q + h * dim, key, stride, dim,
                      positions, scale);
     for (size_t h = 0; h < heads; h++) {
         check_head(out + h * dim, q + h * dim, key, v, stride, dim, positions, scale);
         /* alone and elsewhere: the same bits */
-        k->attend(again + positions % 8, q + h * dim, key, v, stride, 1, dim, positions,
-                  (float)scale, scores.p);
+        struct mp_attention one = all;
+
+        one.out = again + positions % 8;
+        one.q = q + h * dim;
+        one.heads = 1;
+        k->attend(&one);
         CHECK(memcmp(again + positions % 8, out + h * dim, 4 * dim) == 0);
     }
     guarded_free(&k_mem);
@@ -341,15 +359,90 @@ static void attend_mixes_positions(const struct mp_kernels *k)
 {
     static const size_t dims[] = { 1, 2, 3, 8, 15, 16, 33, 64, 100, 128, 130, 140 };
     float out[2 * 20], none[2 * 20] = { 0 };
+    const struct mp_attention nothing = { .out = out,
+                                          .q = none,
+                                          .k = none,
+                                          .v = none,
+                                          .heads = 2,
+                                          .dim = 20,
+                                          .scale = 1,
+                                          .scores = none };
 
     for (size_t d = 0; d < LEN(dims); d++) {
         for (size_t p = 1; p <= 40; p++)
             check_attend(k, 1 + (p + d) % 9, dims[d], p);
     }
     memset(out, 0xFF, sizeof(out));
-    k->attend(out, none, none, none, 0, 2, 20, 0, 1, none); /* nothing to attend to */
+    k->attend(&nothing);
     for (size_t i = 0; i < LEN(out); i++)
         CHECK(same(out[i], 0));
+}
+
+/* Rows of keys, or values, of a type, NaN between them, and the floats that they stand for. */
+static void fill_rows(enum mp_wtype type, unsigned char *rows, float *floats, size_t dim,
+                      size_t stride, size_t positions)
+{
+    float row[MP_KERNEL_HEAD_MAX];
+
+    memset(rows, 0xFF, mp_wtype_bytes(type, positions * stride));
+    for (size_t p = 0; p < positions; p++) {
+        unsigned char *to = rows + mp_wtype_bytes(type, p * stride);
+
+        fill_random(row, dim, 3);
+        mp_kernels_store(type, to, row, dim);
+        mp_wtype_info(type)->convert(floats + p * dim, to, dim);
+    }
+}
+
+/* The same bits as with the floats, also where several runs of positions are converted. */
+static void check_typed(const struct mp_kernels *k, enum mp_wtype type, size_t heads, size_t dim,
+                        size_t positions)
+{
+    static float key[TYPED_FLOATS], v[TYPED_FLOATS], q[9 * 1024], want[9 * 1024], out[9 * 1024];
+    static float want_scores[9 * 300], scores[9 * 300];
+    static unsigned char keys[1 + 2 * TYPED_FLOATS], values[1 + 2 * TYPED_FLOATS];
+    const size_t stride = dim + 32;
+    struct mp_attention a = {
+        .out = want,
+        .q = q,
+        .k = key,
+        .v = v,
+        .kv_stride = dim,
+        .heads = heads,
+        .dim = dim,
+        .positions = positions,
+        .scale = 0.2f,
+        .scores = want_scores,
+    };
+
+    CHECK(positions * stride <= TYPED_FLOATS);
+    fill_random(q, heads * dim, 3);
+    fill_rows(type, keys + 1, key, dim, stride, positions);
+    fill_rows(type, values + 1, v, dim, stride, positions);
+    k->attend(&a);
+    a.out = out;
+    a.k = keys + 1;
+    a.v = values + 1;
+    a.type = type;
+    a.kv_stride = stride;
+    a.scores = scores;
+    k->attend(&a);
+    CHECK(memcmp(out, want, heads * dim * sizeof(*out)) == 0);
+    CHECK(memcmp(scores, want_scores, heads * positions * sizeof(*scores)) == 0);
+}
+
+static void attend_takes_types(const struct mp_kernels *k)
+{
+    static const enum mp_wtype types[] = { MP_WTYPE_F16, MP_WTYPE_BF16, MP_WTYPE_Q8_0 };
+
+    for (size_t i = 0; i < LEN(types); i++) {
+        for (size_t dim = 32; dim <= 1024; dim *= 2) {
+            for (size_t positions = 1; positions <= (dim < 128 ? 300 : 30); positions += 7)
+                check_typed(k, types[i], 1 + positions % 9, dim, positions);
+        }
+    }
+    check_typed(k, MP_WTYPE_F16, 3, 37, 200);
+    check_typed(k, MP_WTYPE_BF16, 5, 3, 200);
 }
 
 int main(void)
@@ -365,5 +458,6 @@ int main(void)
     each_kernels("rope_turns_pairs", rope_turns_pairs);
     each_kernels("axpy_values_and_positions", axpy_values_and_positions);
     each_kernels("attend_mixes_positions", attend_mixes_positions);
+    each_kernels("attend_takes_types", attend_takes_types);
     return 0;
 }
