@@ -47,6 +47,9 @@ static void a_device_that_is_not_there_is_refused(void)
                                .env = { driver, "FAKECUDA_DEVICES=2" } };
     const struct cli eleventh = { .args = { "bench", "--model", CLI_MODEL, "--device", "cuda:10" },
                                   .env = { driver } };
+    const struct cli half = { .args = { "run", "--model", CLI_MODEL, "--prompt", "a", "--device",
+                                        "cuda", "--kv-type", "f16" },
+                              .env = { driver } };
     const struct cli no_driver = { .args = { "run", "--model", CLI_MODEL, "--prompt", "a",
                                              "--device", "cuda" },
                                    .env = { driver, "FAKECUDA_INIT=100" } };
@@ -54,6 +57,9 @@ static void a_device_that_is_not_there_is_refused(void)
     cli_expect(&eighth, 2, "error[E_CUDA_DEVICE]: there is no CUDA device 7; the driver sees 1");
     cli_expect(&third, 2, "error[E_CUDA_DEVICE]: there is no CUDA device 2; the driver sees 2");
     cli_expect(&eleventh, 2, "error[E_CUDA_DEVICE]: there is no CUDA device 10; the driver sees 1");
+    cli_expect(&half, 2,
+               "error[E_KV_TYPE]: KV cache of type f16: on a GPU only f32; --device cpu has the "
+               "others");
     cli_expect(&no_driver, 2, "error[E_CUDA_OFF]: CUDA is off");
 }
 

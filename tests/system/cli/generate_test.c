@@ -70,6 +70,33 @@ static void budget_threads_and_policies_change_no_text(void)
     free(expected);
 }
 
+/* Each type of the KV cache has its size and, at every budget, its text. */
+static void a_type_of_the_cache_is_a_size_and_a_text(void)
+{
+    static const struct {
+        const char *name;
+        unsigned row_bytes; /* of 32 elements */
+    } types[] = { { "f32", 128 }, { "f16", 64 }, { "bf16", 64 }, { "q8_0", 34 } };
+    json_int_t f32_bytes = 0;
+
+    for (size_t i = 0; i < 4; i++) {
+        const char *type = types[i].name;
+        json_t *run = cli_json(ARGS(RUN_JSON, PROMPT, "--budget", "all", "--kv-type", type));
+        const json_int_t bytes = json_integer_value(json_object_get(run, "kv_bytes"));
+        const char *text = json_string_value(json_object_get(run, "text"));
+
+        f32_bytes = i == 0 ? bytes : f32_bytes;
+        CHECK(bytes > 0);
+        CHECK_EQ(bytes * 128, f32_bytes * types[i].row_bytes);
+        CHECK_STR(json_string_value(json_object_get(run, "kv_type")), type);
+        same_text(type, ARGS(RUN_JSON, PROMPT, "--budget", "147456", "--kv-type", type), text);
+        json_decref(run);
+    }
+    cli_expect(ARGS("info", "--model", "tests/data/models/qwen3moe-tiny", "--kv-type", "q8_0"), 2,
+               "error[E_KV_TYPE]: KV cache of type q8_0: heads of layer 0 have 16 elements, need a "
+               "multiple of 32; f16 and bf16 take any");
+}
+
 #define SAMPLED "--prompt", "The ", "--max-tokens", "32", "--temperature", "1.2"
 
 static void a_seed_is_a_text_and_another_seed_another(void)
@@ -234,6 +261,7 @@ int main(int argc, char **argv)
 {
     cli_init(argc, argv);
     RUN(budget_threads_and_policies_change_no_text);
+    RUN(a_type_of_the_cache_is_a_size_and_a_text);
     RUN(a_seed_is_a_text_and_another_seed_another);
     RUN(a_stop_text_ends_before_itself);
     RUN(the_context_ends_a_text);

@@ -22,6 +22,8 @@ static void a_slip_gets_the_nearest_name(void)
             "amx");
     REFUSED(2, "kernels ref are of class f32, but math is native", RUN_MODEL, "--prompt", "a",
             "--math", "native", "--kernels", "ref");
+    REFUSED(2, "option '--kv-type': got 'q4_0', need one of f32, f16, bf16, q8_0", RUN_MODEL,
+            "--prompt", "a", "--kv-type", "q4_0");
     REFUSED(2, "MOEPAGER_BACKEND 'hots'", RUN_MODEL, "--prompt", "a", "--backend", "hots");
     REFUSED(2, "need auto, cpu, cuda or cuda:N", RUN_MODEL, "--prompt", "a", "--device", "gpu");
     REFUSED(2, "need auto, cpu, cuda or cuda:N", RUN_MODEL, "--prompt", "a", "--device", "cuda:x");
