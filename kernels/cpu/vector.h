@@ -336,10 +336,8 @@ static void attend_some(const struct mp_attention *a, size_t head, size_t heads)
         divide(out + h * a->dim, sums[h], a->dim);
 }
 
-static void v_attend(const struct mp_attention *attention)
+static void v_attend(const struct mp_attention *a)
 {
-    const struct mp_attention *a = attention;
-
     if (a->positions == 0) {
         memset(a->out, 0, a->heads * a->dim * sizeof(*a->out));
         return;

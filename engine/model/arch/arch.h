@@ -225,6 +225,12 @@ bool mp_arch_match(const char *pattern, const char *name, uint32_t *layer_p);
     [MP_ROLE_DENSE_UP] = { "model.layers.{layer}.mlp.up_proj.weight", NULL },     \
     [MP_ROLE_DENSE_DOWN] = { "model.layers.{layer}.mlp.down_proj.weight", NULL }
 
+/* Of the experts that every token uses, whose names begin so. */
+#define MP_ARCH_SHARED_NAMES(shared)                              \
+    [MP_ROLE_SHARED_GATE] = { shared ".gate_proj.weight", NULL }, \
+    [MP_ROLE_SHARED_UP] = { shared ".up_proj.weight", NULL },     \
+    [MP_ROLE_SHARED_DOWN] = { shared ".down_proj.weight", NULL }
+
 /* Latent attention: `Q` is the second matrix of queries where they have a rank, and the only one
  * where they have none. */
 #define MP_ARCH_LATENT_NAMES                                                                  \

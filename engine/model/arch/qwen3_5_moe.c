@@ -44,9 +44,7 @@
         [MP_ROLE_K_NORM] = { ATTENTION(p) "k_norm.weight", NULL },                              \
         [MP_ROLE_FFN_NORM] = { LAYER(p) "post_attention_layernorm.weight", NULL },              \
         [MP_ROLE_ROUTER] = { MLP(p) "gate.weight", NULL },                                      \
-        [MP_ROLE_SHARED_GATE] = { SHARED(p) ".gate_proj.weight", NULL },                        \
-        [MP_ROLE_SHARED_UP] = { SHARED(p) ".up_proj.weight", NULL },                            \
-        [MP_ROLE_SHARED_DOWN] = { SHARED(p) ".down_proj.weight", NULL },                        \
+        MP_ARCH_SHARED_NAMES(SHARED(p)),                                                        \
         [MP_ROLE_SHARED_SWITCH] = { SHARED(p) "_gate.weight", NULL },                           \
     },                                                                                          \
     .expert = { EXPERT(p) ".gate_proj.weight", EXPERT(p) ".up_proj.weight",                     \
