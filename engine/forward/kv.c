@@ -7,8 +7,6 @@
 
 #include "engine/forward/engine_int.h"
 #include "engine/forward/recurrent.h"
-#include "kernels/cpu/kernels.h"
-#include "vmm/base/assert.h"
 #include "vmm/base/error.h"
 
 /* Of one position: bytes of all heads of layer `layer`, and 0 without attention. */
@@ -27,7 +25,6 @@ enum mp_status mp_kv_check(const struct mp_engine_config *config)
     const size_t block = mp_wtype_info(config->kv_type)->block_elements;
 
     for (uint32_t i = 0; i < m->layers; i++) {
-        mp_assert(m->linear[i] || mp_layer_head_dim(m, i) <= MP_KERNEL_HEAD_MAX);
         if (!m->linear[i] && mp_layer_head_dim(m, i) % block != 0)
             return mp_fail(MP_ERR_UNSUPPORTED, "E_KV_TYPE",
                            "KV cache of type %s: heads of layer %u have %u elements, need a "

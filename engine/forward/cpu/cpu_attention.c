@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "engine/forward/cpu/cpu_int.h"
+#include "vmm/base/assert.h"
 
 /* Of one head of keys or values, in `cache`. */
 static uint8_t *kv_row(const struct mp_compute *c, uint8_t *cache, uint32_t layer,
@@ -110,6 +111,7 @@ static void store_token(void *ctx, uint64_t t, unsigned thread)
     const size_t D = mp_layer_head_dim(m, job->layer), Q = m->heads * D, K = kv_heads * D;
     const uint32_t position = engine->batch->position[t];
 
+    mp_assert(D <= MP_KERNEL_HEAD_MAX); /* loaders see to it */
     if (m->wide[job->layer] && m->wide_values_are_keys)
         memcpy(s->v + t * K, s->k + t * K, K * sizeof(float));
     if (m->v_norm)
