@@ -38,12 +38,15 @@ void mp_paged_expand(const struct mp_paged *paged, const char *name, char out[PA
              (int)(json - behind), behind, number, json);
 }
 
+/* What others change: copied while `mutex` is held, and printed without it. */
 struct facts {
     struct mp_counters c;
     struct mp_mappings_counts mappings;
     uint64_t dense_bytes;
     double hit_rate;
-    uint64_t guessed, guessed_right;
+    uint64_t guessed, guessed_right, predict_ns;
+    uint64_t layers_opened, layers_aborted;
+    uint64_t copies, pinned_bytes; /* to devices */
 };
 
 static void collect(struct mp_paged *paged, struct facts *f)
@@ -57,6 +60,11 @@ static void collect(struct mp_paged *paged, struct facts *f)
     if (paged->dense != NULL)
         (void)mp_paged_dense_done(paged->dense, &f->dense_bytes);
     mp_paged_ahead_counts(paged->ahead, &f->guessed, &f->guessed_right);
+    f->predict_ns = paged->costs.predict_ns;
+    f->layers_opened = paged->layers_opened;
+    f->layers_aborted = paged->layers_aborted;
+    f->copies = paged->uploads.copies;
+    f->pinned_bytes = paged->uploads.pinned_bytes;
     uses = f->c.hits + f->c.misses;
     f->hit_rate = uses > 0 ? (double)f->c.hits / (double)uses : 1;
 }
@@ -96,10 +104,10 @@ static void print_text(const struct mp_paged *paged, const struct facts *f, FILE
     fprintf(out,
             "layers        %" PRIu64 " opened, %" PRIu64 " closed early, %" PRIu64
             " for all experts\n",
-            paged->layers_opened, paged->layers_aborted, atomic_load(&paged->full_routings));
-    if (paged->uploads.copies > 0)
-        fprintf(out, "to devices    %" PRIu64 " copies from %.1f MiB of pinned slots\n",
-                paged->uploads.copies, mib(paged->uploads.pinned_bytes));
+            f->layers_opened, f->layers_aborted, atomic_load(&paged->full_routings));
+    if (f->copies > 0)
+        fprintf(out, "to devices    %" PRIu64 " copies from %.1f MiB of pinned slots\n", f->copies,
+                mib(f->pinned_bytes));
     fprintf(out, "policies      ");
     for (unsigned kind = 0; kind < MP_POLICY_KIND_COUNT; kind++)
         fprintf(out, "%s%s %s", kind > 0 ? ", " : "", mp_policy_kind_name(kind),
@@ -119,7 +127,7 @@ static void print_json(const struct mp_paged *paged, const struct facts *f, FILE
     mp_json_put_u64(&json, "bytes_prefetched_unused", f->c.prefetch_unused_bytes);
     mp_json_put_u64(&json, "experts_guessed", f->guessed);
     mp_json_put_u64(&json, "experts_guessed_right", f->guessed_right);
-    mp_json_put_f64(&json, "predict_us", (double)paged->costs.predict_ns * 1e-3);
+    mp_json_put_f64(&json, "predict_us", (double)f->predict_ns * 1e-3);
     mp_json_put_f64(&json, "exposed_wait_ms", (double)f->c.exposed_wait_ns * 1e-6);
     mp_json_put_u64(&json, "budget_bytes", paged->budget_bytes);
     mp_json_put_u64(&json, "expert_bytes", paged->plan.unit_bytes);
@@ -133,9 +141,9 @@ static void print_json(const struct mp_paged *paged, const struct facts *f, FILE
     mp_json_put_u64(&json, "unforeseen_touches", atomic_load(&paged->touches));
     mp_json_put_u64(&json, "experts_mapped", f->mappings.maps);
     mp_json_put_u64(&json, "experts_unmapped", f->mappings.unmaps);
-    mp_json_put_u64(&json, "device_copies", paged->uploads.copies);
-    mp_json_put_u64(&json, "layers_opened", paged->layers_opened);
-    mp_json_put_u64(&json, "layers_closed_early", paged->layers_aborted);
+    mp_json_put_u64(&json, "device_copies", f->copies);
+    mp_json_put_u64(&json, "layers_opened", f->layers_opened);
+    mp_json_put_u64(&json, "layers_closed_early", f->layers_aborted);
     mp_json_object_begin(&json, "policies");
     mp_json_put_string(&json, "profile", paged->profile.name);
     for (unsigned kind = 0; kind < MP_POLICY_KIND_COUNT; kind++)
