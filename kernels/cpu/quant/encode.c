@@ -1,7 +1,11 @@
-/* From floats to a type: plain numbers here, blocks in encode_32.c and encode_k.c. */
+/*
+ * From floats to a type: plain numbers here, blocks by the variant for this processor.
+ * MP_KERNELS_X86 comes from the build: whether the vector files are part of it.
+ */
 #include "kernels/cpu/quant/encode.h"
 
 #include <math.h>
+#include <stdatomic.h>
 #include <string.h>
 
 #include "kernels/cpu/kernels.h"
@@ -9,6 +13,43 @@
 #include "kernels/cpu/quant/quant.h"
 
 #define BLOCK_MAX 256
+
+extern const struct mp_encode mp_encode_plain;
+
+#if MP_KERNELS_X86
+extern const struct mp_encode mp_encode_avx2, mp_encode_avx512;
+
+const char *const mp_encode_names[] = { "avx512", "avx2", "plain", NULL };
+
+static const struct mp_encode *const variants[] = { &mp_encode_avx512, &mp_encode_avx2,
+                                                    &mp_encode_plain };
+#else
+const char *const mp_encode_names[] = { "plain", NULL };
+
+static const struct mp_encode *const variants[] = { &mp_encode_plain };
+#endif
+
+/* What the kernels called so need is what the variant needs. */
+const struct mp_encode *mp_encode_find(const char *name)
+{
+    for (size_t i = 0; mp_encode_names[i] != NULL; i++) {
+        if (strcmp(mp_encode_names[i], name) == 0)
+            return variants[i] == &mp_encode_plain || mp_kernels_find(name) != NULL ? variants[i]
+                                                                                    : NULL;
+    }
+    return NULL;
+}
+
+static const struct mp_encode *best_variant(void)
+{
+    static _Atomic(const struct mp_encode *) kept; /* threads that race find the same */
+    const struct mp_encode *best = atomic_load_explicit(&kept, memory_order_relaxed);
+
+    for (size_t i = 0; best == NULL; i++)
+        best = mp_encode_find(mp_encode_names[i]);
+    atomic_store_explicit(&kept, best, memory_order_relaxed);
+    return best;
+}
 
 static uint32_t bits_of(float value)
 {
@@ -87,6 +128,7 @@ void mp_quant_encode(enum mp_wtype type, void *dst, const float *x, const float 
                      size_t count)
 {
     const struct mp_wtype_info *info = mp_wtype_info(type);
+    const struct mp_encode *encode = best_variant();
     unsigned char *p = dst;
     float weights[BLOCK_MAX];
 
@@ -98,9 +140,9 @@ void mp_quant_encode(enum mp_wtype type, void *dst, const float *x, const float 
         weigh(weights, x + i, weight != NULL ? weight + i : NULL, info->block_elements);
         memset(p, 0, info->block_bytes);
         if (info->block_elements == 32)
-            encode_block_32(type, p, x + i, weights);
+            encode->block_32(type, p, x + i, weights);
         else
-            encode_block_256(type, p, x + i, weights);
+            encode->block_256(type, p, x + i, weights);
     }
 }
 

@@ -1,11 +1,13 @@
 /*
  * Rounding weights to blocks: how large the errors are, against bounds that are 3 % above what was
  * measured (docs/repack.md compares them with those of llama.cpp), that weights of columns are
- * heeded, and what happens to blocks that are all zero, huge or tiny.
+ * heeded, what happens to blocks that are all zero, huge or tiny, and that all variants give the
+ * same bytes, those of the day on which the encoders were written.
  */
-#include "kernels/cpu/quant/encode.h"
+#include <inttypes.h>
 
 #include "kernels/cpu/kernels.h"
+#include "kernels/cpu/quant/encode_int.h"
 #include "tests/unit/kernels/blocks.h"
 
 #define COUNT 16384
@@ -220,8 +222,76 @@ static void what_is_stored(void)
     }
 }
 
+/* Numbers of many sizes, of one sign, in steps, and with zeros between them. */
+static void fill_mode(unsigned mode)
+{
+    for (size_t i = 0; i < COUNT; i++) {
+        const float a = normal(), u = (float)next_byte() / 255;
+        const int exponent = (int)(i / 256 % 60) * 4 - 140;
+
+        x[i] = mode == 0   ? 0.03f * a
+               : mode == 1 ? fabsf(a) + 0.5f
+               : mode == 2 ? ldexpf(a, exponent)
+               : mode == 3 ? (i % 7 != 0 ? 0 : a)
+                           : nearbyintf(a * 3);
+        weight[i] = mode % 2 == 0 ? 1 : u * u + 1e-3f;
+    }
+}
+
+static uint64_t hash_of(const struct mp_encode *encode, enum mp_wtype type)
+{
+    const struct mp_wtype_info *info = mp_wtype_info(type);
+    uint64_t hash = HASH_START;
+
+    lcg = 21;
+    for (unsigned mode = 0; mode < 5; mode++) {
+        unsigned char *p = blocks;
+
+        fill_mode(mode);
+        memset(blocks, 0, sizeof(blocks));
+        for (size_t i = 0; i < COUNT; i += info->block_elements, p += info->block_bytes) {
+            if (info->block_elements == 32)
+                encode->block_32(type, p, x + i, weight + i);
+            else
+                encode->block_256(type, p, x + i, weight + i);
+        }
+        for (const unsigned char *q = blocks; q < p; q++)
+            hash = (hash ^ *q) * UINT64_C(0x100000001b3);
+    }
+    return hash;
+}
+
+static void all_variants_give_the_same_bytes(void)
+{
+    static const struct {
+        enum mp_wtype type;
+        uint64_t hash;
+    } wanted[] = {
+#include "tests/unit/kernels/encode_hashes.inc"
+    };
+
+    for (size_t v = 0; mp_encode_names[v] != NULL; v++) {
+        const struct mp_encode *encode = mp_encode_find(mp_encode_names[v]);
+
+        if (encode == NULL) {
+            fprintf(stderr, "not on this processor: %s\n", mp_encode_names[v]);
+            continue;
+        }
+        CHECK(strcmp(encode->name, mp_encode_names[v]) == 0);
+        for (size_t t = 0; t < LEN(wanted); t++) {
+            const uint64_t hash = hash_of(encode, wanted[t].type);
+
+            fprintf(stderr, "    { MP_WTYPE_%s, UINT64_C(0x%016" PRIx64 ") }, %s\n",
+                    mp_wtype_name(wanted[t].type), hash, encode->name);
+            CHECK_EQ(hash, wanted[t].hash);
+        }
+    }
+    CHECK(mp_encode_find("plain") != NULL && mp_encode_find("none") == NULL);
+}
+
 int main(void)
 {
+    RUN(all_variants_give_the_same_bytes);
     RUN(errors_are_small);
     RUN(what_a_block_holds_is_kept);
     RUN(a_heavy_column_is_nearest);

@@ -21,7 +21,7 @@ trap 'rm -rf "$work"' EXIT
 options=(-std=gnu11 "$optimise" -Wall -Wextra -Wshadow -Werror -fno-math-errno -ffp-contract=off
     -DMP_DEBUG_CHECKS=1 -DMP_KERNELS_NEON=1 -I.)
 for source in kernels/cpu/{dispatch,neon,ref,self_test,types}.c \
-    kernels/cpu/quant/{decode_32,decode_grid,decode_k,encode,encode_32,encode_k,encode_search,grids,quant,round}.c; do
+    kernels/cpu/quant/{decode_32,decode_grid,decode_k,encode,encode_plain,grids,quant,round}.c; do
     "$compiler" "${options[@]}" -c "$source" -o "$work/${source//\//_}.o" || exit 1
 done
 for test in "${tests[@]}"; do

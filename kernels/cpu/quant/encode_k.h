@@ -3,15 +3,8 @@
  * rounded to whole numbers of one that all share, codes follow, and the shared scale is fitted
  * again to what came out, as long as that helps.
  */
-#include <math.h>
-#include <string.h>
-
-#include "kernels/cpu/quant/encode_int.h"
-#include "kernels/cpu/quant/quant.h"
-
 #define BLOCK 256
 #define GROUPS_MAX 16
-#define REFINEMENTS 3
 
 /* A block in the making: codes of its elements and groups, and the shared scales. */
 struct block {
@@ -20,55 +13,62 @@ struct block {
     float d, dmin;
 };
 
-static float squared_error(const struct block *b, const struct encode_levels *levels,
+INLINE float squared_error(const struct block *b, const struct encode_levels *levels,
                            const float *x, const float *weight)
 {
     float error = 0;
 
-    for (size_t i = 0; i < BLOCK; i++) {
-        const size_t g = i / b->group;
-        const float rest = x[i] - (b->d * (float)b->scales[g] * encode_level(levels, b->q[i]) -
-                                   b->dmin * (float)b->mins[g]);
+    for (size_t i = 0; i < BLOCK;) {
+        const float scale = b->d * (float)b->scales[i / b->group];
+        const float min = b->dmin * (float)b->mins[i / b->group];
 
-        error += weight[i] * rest * rest;
+        for (const size_t end = i + b->group; i < end; i++) {
+            const float rest = x[i] - (scale * encode_level(levels, b->q[i]) - min);
+
+            error += weight[i] * rest * rest;
+        }
     }
     return error;
 }
 
-static void code_scaled(struct block *b, const struct encode_levels *levels, const float *x)
+INLINE void code_scaled(struct block *b, const struct encode_levels *levels, const float *x)
 {
     for (size_t i = 0; i < BLOCK; i += b->group)
-        encode_codes(levels, x + i, b->d * (float)b->scales[i / b->group], b->q + i, b->group);
+        put_codes(levels, x + i, b->d * (float)b->scales[i / b->group], b->q + i, b->group);
 }
 
 /* The shared scale of least squares. */
-static float fit_scaled(const struct block *b, const struct encode_levels *levels, const float *x,
+INLINE float fit_scaled(const struct block *b, const struct encode_levels *levels, const float *x,
                         const float *weight)
 {
     float product = 0, square = 0;
 
-    for (size_t i = 0; i < BLOCK; i++) {
-        const float level = (float)b->scales[i / b->group] * encode_level(levels, b->q[i]);
+    for (size_t i = 0; i < BLOCK;) {
+        const float scale = (float)b->scales[i / b->group];
 
-        product += weight[i] * x[i] * level;
-        square += weight[i] * level * level;
+        for (const size_t end = i + b->group; i < end; i++) {
+            const float level = scale * encode_level(levels, b->q[i]);
+
+            product += weight[i] * x[i] * level;
+            square += weight[i] * level * level;
+        }
     }
     return square > 0 ? product / square : 0;
 }
 
 /* Scales from low to -low - 1. */
-static void encode_scaled(struct block *b, const struct encode_levels *levels, int low,
-                          const float *x, const float *weight)
+INLINE void scaled_256(struct block *b, const struct encode_levels *levels, int low, const float *x,
+                       const float *weight)
 {
     const struct encode_levels scale_levels = { NULL, low, -low - 1 };
     float scales[GROUPS_MAX], largest = 0, error;
 
     for (size_t g = 0; g < BLOCK / b->group; g++) {
-        scales[g] = encode_scale(levels, x + g * b->group, weight + g * b->group, b->group);
+        scales[g] = best_scale(levels, x + g * b->group, weight + g * b->group, b->group);
         largest = fabsf(scales[g]) > fabsf(largest) ? scales[g] : largest;
     }
     b->d = encode_half(largest / (float)low);
-    encode_codes(&scale_levels, scales, b->d, b->scales, BLOCK / b->group);
+    put_codes(&scale_levels, scales, b->d, b->scales, BLOCK / b->group);
     code_scaled(b, levels, x);
     error = squared_error(b, levels, x, weight);
     for (int i = 0; i < REFINEMENTS; i++) {
@@ -85,46 +85,49 @@ static void encode_scaled(struct block *b, const struct encode_levels *levels, i
     }
 }
 
-static void code_lines(struct block *b, int most, const float *x)
+INLINE void code_lines(struct block *b, int most, const float *x)
 {
     for (size_t i = 0; i < BLOCK; i += b->group) {
         const size_t g = i / b->group;
-        const struct encode_line line = { b->d * (float)b->scales[g], b->dmin * (float)b->mins[g] };
+        const struct line line = { b->d * (float)b->scales[g], b->dmin * (float)b->mins[g] };
 
-        encode_line_codes(most, x + i, line, b->q + i, b->group);
+        put_line_codes(most, x + i, line, b->q + i, b->group);
     }
 }
 
 /* Both shared scales of least squares, for x = d * (scale q) - dmin * (min). */
-static void fit_lines(const struct block *b, const float *x, const float *weight, float *d_p,
-                      float *dmin_p)
+INLINE void fit_shared(const struct block *b, const float *x, const float *weight, float *d_p,
+                       float *dmin_p)
 {
     float ss = 0, sm = 0, mm = 0, xs = 0, xm = 0;
 
-    for (size_t i = 0; i < BLOCK; i++) {
-        const float s = (float)b->scales[i / b->group] * (float)b->q[i];
-        const float m = -(float)b->mins[i / b->group];
+    for (size_t i = 0; i < BLOCK;) {
+        const float scale = (float)b->scales[i / b->group], m = -(float)b->mins[i / b->group];
 
-        ss += weight[i] * s * s;
-        sm += weight[i] * s * m;
-        mm += weight[i] * m * m;
-        xs += weight[i] * x[i] * s;
-        xm += weight[i] * x[i] * m;
+        for (const size_t end = i + b->group; i < end; i++) {
+            const float s = scale * (float)b->q[i];
+
+            ss += weight[i] * s * s;
+            sm += weight[i] * s * m;
+            mm += weight[i] * m * m;
+            xs += weight[i] * x[i] * s;
+            xm += weight[i] * x[i] * m;
+        }
     }
     *d_p = (xs * mm - xm * sm) / (ss * mm - sm * sm);
     *dmin_p = (xm * ss - xs * sm) / (ss * mm - sm * sm);
 }
 
 /* Codes 0 to `most`, scales and subtrahends 0 to `scale_most`. */
-static void encode_lines(struct block *b, int most, int scale_most, const float *x,
-                         const float *weight)
+INLINE void lines_256(struct block *b, int most, int scale_most, const float *x,
+                      const float *weight)
 {
     const struct encode_levels levels = { NULL, 0, most }, scale_levels = { NULL, 0, scale_most };
     float scales[GROUPS_MAX], mins[GROUPS_MAX], largest = 0, largest_min = 0, error;
 
     for (size_t g = 0; g < BLOCK / b->group; g++) {
-        const struct encode_line line =
-            encode_affine(most, 1, x + g * b->group, weight + g * b->group, b->group);
+        const struct line line =
+            best_line(most, 1, x + g * b->group, weight + g * b->group, b->group);
 
         scales[g] = line.scale;
         mins[g] = line.least;
@@ -133,15 +136,15 @@ static void encode_lines(struct block *b, int most, int scale_most, const float 
     }
     b->d = encode_half(largest / (float)scale_most);
     b->dmin = encode_half(largest_min / (float)scale_most);
-    encode_codes(&scale_levels, scales, b->d, b->scales, BLOCK / b->group);
-    encode_codes(&scale_levels, mins, b->dmin, b->mins, BLOCK / b->group);
+    put_codes(&scale_levels, scales, b->d, b->scales, BLOCK / b->group);
+    put_codes(&scale_levels, mins, b->dmin, b->mins, BLOCK / b->group);
     code_lines(b, most, x);
     error = squared_error(b, &levels, x, weight);
     for (int i = 0; i < REFINEMENTS; i++) {
         struct block next = *b;
         float now;
 
-        fit_lines(b, x, weight, &next.d, &next.dmin);
+        fit_shared(b, x, weight, &next.d, &next.dmin);
         if (!isfinite(next.d) || !isfinite(next.dmin) || next.d <= 0 || next.dmin < 0)
             break;
         next.d = encode_half(next.d);
@@ -187,7 +190,7 @@ static void q2_k(unsigned char *p, const float *x, const float *weight)
 {
     struct block b = { .group = 16 };
 
-    encode_lines(&b, 3, 15, x, weight);
+    lines_256(&b, 3, 15, x, weight);
     for (size_t g = 0; g < 16; g++)
         p[g] = (unsigned char)(b.scales[g] | b.mins[g] << 4);
     for (size_t i = 0; i < BLOCK; i++)
@@ -201,7 +204,7 @@ static void q3_k(unsigned char *p, const float *x, const float *weight)
     static const struct encode_levels levels = { NULL, -4, 3 };
     struct block b = { .group = 16 };
 
-    encode_scaled(&b, &levels, -32, x, weight);
+    scaled_256(&b, &levels, -32, x, weight);
     for (size_t i = 0; i < BLOCK; i++) {
         p[i % 32] |= (unsigned char)(((b.q[i] + 4) >> 2 & 1) << i / 32);
         put_two_bits(p + 32, i, b.q[i] + 4);
@@ -219,7 +222,7 @@ static void q4_k(unsigned char *p, const float *x, const float *weight)
 {
     struct block b = { .group = 32 };
 
-    encode_lines(&b, 15, 63, x, weight);
+    lines_256(&b, 15, 63, x, weight);
     encode_put_half(p, b.d);
     encode_put_half(p + 2, b.dmin);
     put_scales_6(p + 4, &b);
@@ -231,7 +234,7 @@ static void q5_k(unsigned char *p, const float *x, const float *weight)
 {
     struct block b = { .group = 32 };
 
-    encode_lines(&b, 31, 63, x, weight);
+    lines_256(&b, 31, 63, x, weight);
     encode_put_half(p, b.d);
     encode_put_half(p + 2, b.dmin);
     put_scales_6(p + 4, &b);
@@ -246,7 +249,7 @@ static void q6_k(unsigned char *p, const float *x, const float *weight)
     static const struct encode_levels levels = { NULL, -32, 31 };
     struct block b = { .group = 16 };
 
-    encode_scaled(&b, &levels, -128, x, weight);
+    scaled_256(&b, &levels, -128, x, weight);
     for (size_t i = 0; i < BLOCK; i++) {
         const int code = b.q[i] + 32;
 
@@ -262,7 +265,7 @@ static void iq4_xs(unsigned char *p, const float *x, const float *weight)
     static const struct encode_levels levels = { mp_quant_iq4, 0, 15 };
     struct block b = { .group = 32 };
 
-    encode_scaled(&b, &levels, -32, x, weight);
+    scaled_256(&b, &levels, -32, x, weight);
     encode_put_half(p, b.d);
     for (size_t g = 0; g < 8; g++) {
         const int s = b.scales[g] + 32;
@@ -274,7 +277,7 @@ static void iq4_xs(unsigned char *p, const float *x, const float *weight)
         p[8 + i / 32 * 16 + i % 16] |= (unsigned char)(b.q[i] << i % 32 / 16 * 4);
 }
 
-void encode_block_256(enum mp_wtype type, unsigned char *p, const float *x, const float *weight)
+static void block_256(enum mp_wtype type, unsigned char *p, const float *x, const float *weight)
 {
     switch (type) {
     case MP_WTYPE_Q2_K: q2_k(p, x, weight); break;
