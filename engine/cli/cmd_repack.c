@@ -114,6 +114,8 @@ static enum mp_status convert(const struct mp_args *args, const struct mp_settin
     if (status != MP_OK)
         return status;
     mp_progress_bar_begin(&bar, "quantising", NULL, clock);
+    if (!args->json)
+        mp_progress_bar_want_lines(&bar);
     status = mp_convert(&config, &report);
     mp_progress_bar_end(&bar);
     mp_pool_destroy(config.pool);
@@ -176,6 +178,8 @@ enum mp_status mp_cmd_repack(const struct mp_args *args, const struct mp_setting
     if (status != MP_OK || gguf)
         return status == MP_OK ? convert(args, settings) : status;
     mp_progress_bar_begin(&bar, "repacking", NULL, clock);
+    if (!args->json)
+        mp_progress_bar_want_lines(&bar);
     status = mp_repack(&config, &report);
     mp_progress_bar_end(&bar);
     if (status != MP_OK)

@@ -8,6 +8,8 @@
 
 #define FIRST_NS 200000000u
 #define STEP_NS 100000000u
+#define FIRST_LINE_NS UINT64_C(10000000000)
+#define STEP_LINE_NS UINT64_C(30000000000)
 #define CELLS 30
 
 void mp_progress_bar_begin(struct mp_progress_bar *bar, const char *label, const char *what,
@@ -22,6 +24,21 @@ void mp_progress_bar_begin(struct mp_progress_bar *bar, const char *label, const
     };
 }
 
+void mp_progress_bar_want_lines(struct mp_progress_bar *bar)
+{
+    bar->lines = !bar->enabled;
+}
+
+static bool is_due(const struct mp_progress_bar *bar, uint64_t now_ns)
+{
+    const uint64_t first_ns = bar->lines ? FIRST_LINE_NS : FIRST_NS;
+
+    if (!bar->enabled && !bar->lines)
+        return false;
+    return now_ns - bar->start_ns >= first_ns &&
+           now_ns - bar->drawn_ns >= (bar->lines ? STEP_LINE_NS : STEP_NS);
+}
+
 void mp_progress_bar_show(struct mp_progress_bar *bar, uint64_t done, uint64_t total)
 {
     const uint64_t now_ns = mp_clock_now_ns(bar->clock);
@@ -29,14 +46,19 @@ void mp_progress_bar_show(struct mp_progress_bar *bar, uint64_t done, uint64_t t
     const double scale = bar->what == NULL ? 1.0 / (1 << 20) : 1;
     const int cells = (int)(share * CELLS);
 
-    if (!bar->enabled || now_ns - bar->start_ns < FIRST_NS || now_ns - bar->drawn_ns < STEP_NS)
+    if (!is_due(bar, now_ns))
         return;
     bar->drawn_ns = now_ns;
-    bar->visible = true;
-    fprintf(stderr, "\r%s [%.*s%*s] %3d %%  %.0f of %.0f %s, %.0f s left ", bar->label, cells,
-            "##############################", CELLS - cells, "", (int)(share * 100),
+    bar->visible = !bar->lines;
+    if (bar->lines)
+        fputs(bar->label, stderr);
+    else
+        fprintf(stderr, "\r%s [%.*s%*s]", bar->label, cells, "##############################",
+                CELLS - cells, "");
+    fprintf(stderr, " %3d %%  %.0f of %.0f %s, %.0f s left%c", (int)(share * 100),
             (double)done * scale, (double)total * scale, bar->what == NULL ? "MiB" : bar->what,
-            share > 0 ? (double)(now_ns - bar->start_ns) * 1e-9 * (1 - share) / share : 0.0);
+            share > 0 ? (double)(now_ns - bar->start_ns) * 1e-9 * (1 - share) / share : 0.0,
+            bar->lines ? '\n' : ' ');
     fflush(stderr);
 }
 

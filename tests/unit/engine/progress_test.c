@@ -1,4 +1,5 @@
-/* The progress bar on a terminal: when it is drawn, on a clock of the test's own. */
+/* The progress bar: when it is drawn on a terminal, and the lines elsewhere, on a clock of the
+ * test's own. */
 #include "engine/session/progress.h"
 
 #include <fcntl.h>
@@ -114,8 +115,45 @@ static void it_waits_first_and_between(void)
     close(master);
 }
 
+/* Into a file: nothing, or a line now and then. */
+static void elsewhere_lines_are_seldom(void)
+{
+    struct mp_clock clock = { .now_ns = read_now };
+    struct mp_progress_bar bar;
+    char shown[256] = "";
+    const int kept = fcntl(STDERR_FILENO, F_DUPFD_CLOEXEC, 3);
+    int ends[2];
+
+    CHECK_EQ(pipe2(ends, O_CLOEXEC | O_NONBLOCK), 0);
+    CHECK_EQ(dup2(ends[1], STDERR_FILENO), STDERR_FILENO);
+    now_ns = 1000 * MS;
+    mp_progress_bar_begin(&bar, "test", NULL, &clock);
+    now_ns = 100000 * MS;
+    mp_progress_bar_show(&bar, 1, 4); /* not asked for */
+    now_ns = 101000 * MS;
+    mp_progress_bar_begin(&bar, "test", NULL, &clock);
+    mp_progress_bar_want_lines(&bar);
+    for (uint64_t ms = 0; ms < 71000; ms += 100) {
+        now_ns = (101000 + ms) * MS;
+        mp_progress_bar_show(&bar, ms << 20, UINT64_C(80000) << 20);
+    }
+    mp_progress_bar_end(&bar);
+    CHECK_EQ(dup2(kept, STDERR_FILENO), STDERR_FILENO);
+    CHECK(read(ends[0], shown, sizeof(shown) - 1) > 0);
+    if (strcmp(shown, "test  12 %  10000 of 80000 MiB, 70 s left\n"
+                      "test  50 %  40000 of 80000 MiB, 40 s left\n"
+                      "test  87 %  70000 of 80000 MiB, 10 s left\n") != 0) {
+        printf("shown '%s'\n", shown);
+        exit(1);
+    }
+    close(kept);
+    close(ends[0]);
+    close(ends[1]);
+}
+
 int main(void)
 {
+    RUN(elsewhere_lines_are_seldom);
     RUN(it_shows_this);
     RUN(it_waits_first_and_between);
     return 0;
