@@ -11,6 +11,7 @@
 #define INLINE static inline __attribute__((always_inline))
 
 #define V_WIDE 1 /* products of bytes up to 255 fit */
+#define V_TILE_8 0
 
 /* sum + 8 sums of 4 products each; a is not negative. */
 INLINE __m256i v_dot(__m256i sum, __m256i a, __m256i b)

@@ -2,7 +2,8 @@
  * Products with quantised weights, once, for the file of a variant, which includes this at its end
  * (there is no other use and hence no guard). It defines VARIANT (the table to define),
  * VARIANT_NAME, VARIANT_KERNELS, V_WIDE, and three operations: v_dot(), sums of 4 products of
- * bytes, v_add_scaled(), such sums times their scales, and v_or_masked().
+ * bytes, v_add_scaled(), such sums times their scales, and v_or_masked(). With V_TILE_8 tiles of
+ * eight tokens are wider than 32 bytes, where it is 1.
  *
  * Exactness. A product is a sum of partial sums of columns, in order. A partial sum is one vector
  * of 8 floats, to which each block of weights adds 8 whole numbers, times its scale and that of the
@@ -153,10 +154,18 @@ TILE void part(const struct part *p, enum mp_wtype type, int rows, int tokens)
 MP_QUANT_MAP(X)
 #undef X
 
+#if V_TILE_8
+#include "kernels/cpu/quant/tile_8.h"
+#define PART_2_8(name) part_##name##_2_8
+#else
+#define PART_2_8(name) NULL
+#endif
+
 struct parts {
     enum mp_wtype type;
     void (*one)(const struct part *part);      /* 4 rows, 1 token */
     void (*of[2][3])(const struct part *part); /* 1 or 2 rows; 1, 2 or 4 tokens */
+    void (*eight)(const struct part *part);    /* 2 rows, 8 tokens; or NULL */
 };
 
 /* ---- order */
@@ -182,12 +191,15 @@ static void tile(const struct mp_quant_product *p, const struct panel *q, const 
         part.add = p->accumulate || q->c + c > 0;
         if (rows == 4)
             parts->one(&part);
+        else if (tokens == 8)
+            parts->eight(&part);
         else
             parts->of[rows - 1][tokens / 2](&part);
     }
 }
 
-/* Rows [r, r + rows) for tokens [t, t + tokens) of the panel, in two streams. */
+/* Rows [r, r + rows) for tokens [t, t + tokens) of the panel, in two streams. Of one row no tile
+ * has eight tokens. */
 static void tile_pairs(const struct mp_quant_product *p, const struct panel *q,
                        const struct parts *parts, size_t r, size_t rows, size_t t, int tokens)
 {
@@ -196,8 +208,8 @@ static void tile_pairs(const struct mp_quant_product *p, const struct panel *q,
 
     for (size_t i = 0; i < each; i++)
         tile(p, q, parts, far ? r + i : r + 2 * i, far ? each : 1, t, 2, tokens);
-    if (rows % 2 != 0)
-        tile(p, q, parts, r + rows - 1, 1, t, 1, tokens);
+    for (int i = 0; rows % 2 != 0 && i < tokens; i += 4)
+        tile(p, q, parts, r + rows - 1, 1, t + (size_t)i, 1, tokens < 4 ? tokens : 4);
 }
 
 /*
@@ -216,6 +228,8 @@ static void multiply_panel(const struct mp_quant_product *p, const struct panel 
         for (; q->tokens == 1 && i < rows / 4; i++)
             tile(p, q, parts, r + i, rows / 4, 0, 4, 1);
         i *= 4;
+        for (; parts->eight != NULL && t + 8 <= q->tokens; t += 8)
+            tile_pairs(p, q, parts, r, rows, t, 8);
         for (; t + 4 <= q->tokens; t += 4)
             tile_pairs(p, q, parts, r, rows, t, 4);
         for (; t + 2 <= q->tokens; t += 2)
@@ -255,6 +269,7 @@ static void multiply(const struct mp_quant_product *p, const struct parts *parts
             part_##name##_4_1,                                               \
             { { part_##name##_1_1, part_##name##_1_2, part_##name##_1_4 },   \
               { part_##name##_2_1, part_##name##_2_2, part_##name##_2_4 } }, \
+            PART_2_8(name),                                                  \
         };                                                                   \
                                                                              \
         multiply(p, &parts);                                                 \

@@ -49,6 +49,14 @@ INLINE __m256 powers_8(const unsigned char *p, size_t bytes)
     return _mm256_castsi256_ps(_mm256_blendv_epi8(small, large, _mm256_cmpgt_epi32(e, one)));
 }
 
+/* The scales of 8 blocks of a row. */
+INLINE __m256 block_scales_8(const unsigned char *w, enum mp_wtype type)
+{
+    const size_t bytes = block_bytes_of(type);
+
+    return type == MP_WTYPE_MXFP4 ? powers_8(w, bytes) : halves_8(w, bytes);
+}
+
 /* Those of 8 blocks (or 1) of a row, times those of a token's activations. */
 INLINE void scales_of_32(struct scales_32 *s, const unsigned char *w, const struct chunk *x,
                          size_t c, enum mp_wtype type, int blocks)
@@ -63,9 +71,7 @@ INLINE void scales_of_32(struct scales_32 *s, const unsigned char *w, const stru
             s->m[0] = half_at(w + 2) * scales[0] * (float)sums[0];
         return;
     }
-    _mm256_store_ps(s->d,
-                    _mm256_mul_ps(type == MP_WTYPE_MXFP4 ? powers_8(w, bytes) : halves_8(w, bytes),
-                                  _mm256_loadu_ps(scales)));
+    _mm256_store_ps(s->d, _mm256_mul_ps(block_scales_8(w, type), _mm256_loadu_ps(scales)));
     if (has_min_32(type)) {
         const __m256i whole = _mm256_cvtepi16_epi32(_mm_loadu_si128((const void *)sums));
         const __m256 m = _mm256_mul_ps(halves_8(w + 2, bytes), _mm256_loadu_ps(scales));

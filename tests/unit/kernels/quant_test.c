@@ -122,7 +122,7 @@ static void each_type(void (*test)(const struct mp_quant *quant, enum mp_wtype t
 
 static void shapes_of(const struct mp_quant *quant, enum mp_wtype type)
 {
-    static const size_t rows[] = { 1, 2, 3, 4, 5, 7, 9 }, tokens[] = { 1, 2, 3, 4, 5, 7, 9 };
+    static const size_t rows[] = { 1, 2, 3, 4, 5, 7, 9 }, tokens[] = { 1, 2, 3, 4, 5, 7, 9, 16 };
     const size_t block = mp_wtype_info(type)->block_elements;
 
     for (size_t r = 0; r < LEN(rows); r++)
@@ -143,7 +143,7 @@ static void products_of_all_shapes(void)
 /* Rows, tokens and columns in other cuts: the same bits, and those of the first variant. */
 static void cuts_of(const struct mp_quant *quant, enum mp_wtype type)
 {
-    enum { ROWS = 11, TOKENS = 7, COLS = 1536 };
+    enum { ROWS = 11, TOKENS = 19, COLS = 1536 };
     static float want[2][MP_WTYPE_COUNT][TOKENS * ROWS];
     static int have[2][MP_WTYPE_COUNT];
 
@@ -162,7 +162,7 @@ static void cuts_of(const struct mp_quant *quant, enum mp_wtype type)
         have[blocked][type] = 1;
         CHECK(memcmp(want[blocked][type], all.y, sizeof(want[0][0])) == 0);
         for (size_t rows = 1; rows <= 5; rows += 2) {
-            for (size_t tokens = 1; tokens <= 5; tokens++) {
+            for (size_t tokens = 1; tokens <= 17; tokens += tokens < 5 ? 1 : 6) {
                 fill_y(&p, NAN);
                 for (size_t r = 0; r < ROWS; r += rows)
                     for (size_t t = 0; t < TOKENS; t += tokens) {
