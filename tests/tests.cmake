@@ -239,6 +239,8 @@ mp_test(device/cuda_laws_test LIBS mp_engine m SOURCES tests/model/harness.c
     VARIANTS prompt seeded lazy in_place graphs cublas TIMEOUT 200)
 mp_fake_cuda(device/cuda_laws_test prompt seeded lazy in_place graphs)
 mp_fake_cublas(device/cuda_laws_test cublas)
+mp_test(device/cuda_counts_test LIBS mp_engine m SOURCES tests/model/harness.c)
+mp_fake_cuda(device/cuda_counts_test)
 mp_test(device/fakecuda/test/streams_test LIBS mp_options ${CMAKE_DL_LIBS} VARIANTS prompt seeded lazy)
 mp_fake_cuda(device/fakecuda/test/streams_test prompt seeded lazy)
 mp_test(device/fakecuda/test/failures_test LIBS mp_options ${CMAKE_DL_LIBS} VARIANTS prompt seeded lazy)

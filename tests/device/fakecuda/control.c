@@ -68,6 +68,7 @@ FAKE_EXPORT void fakecuda_reset(void)
     memset(fake.plans, 0, sizeof(fake.plans));
     memset(fake.calls, 0, sizeof(fake.calls));
     fake.calls_total = 0;
+    fake.work = (struct fakecuda_work){ 0 };
     fake.violations = 0;
     fake.failed_calls = false;
     fake.undo_result = 0;
@@ -106,6 +107,13 @@ FAKE_EXPORT unsigned fakecuda_violations(char *text, size_t bytes)
         snprintf(text, bytes, "%s", fake.violation);
     pthread_mutex_unlock(&fake.lock);
     return count;
+}
+
+FAKE_EXPORT void fakecuda_work(struct fakecuda_work *work)
+{
+    pthread_mutex_lock(&fake.lock);
+    *work = fake.work;
+    pthread_mutex_unlock(&fake.lock);
 }
 
 FAKE_EXPORT void fakecuda_live(struct fakecuda_live *live)

@@ -84,6 +84,13 @@ typedef uint64_t fakecuda_calls_fn(const char *name);
 /* Number of violations; text[] gets the first one. */
 typedef unsigned fakecuda_violations_fn(char *text, size_t bytes);
 
+/* What streams were given since the reset, replays of graphs included. idle_blocks: of kernels that
+ * compute experts, those that find no row to compute; counted when the kernel runs. */
+struct fakecuda_work {
+    uint64_t kernels, copies, fills, blocks, idle_blocks;
+};
+typedef void fakecuda_work_fn(struct fakecuda_work *work);
+
 /* Objects that live now. */
 struct fakecuda_live {
     unsigned reservations, handles, mappings, pinned, allocations, contexts;
@@ -167,6 +174,7 @@ typedef int fakecuda_keys_fn(void);
     X(calls_too_many)       \
     X(violations)           \
     X(live)                 \
+    X(work)                 \
     X(lose)                 \
     X(stall)                \
     X(settle)               \

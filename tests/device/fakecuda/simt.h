@@ -45,6 +45,11 @@ struct mp_simt_kernel {
     void (*touches)(const void *params, mp_simt_emit *emit, void *ctx);
 };
 
+/* Blocks of such a launch of a kernel that computes experts for which its list has no row; 0 for
+ * others. Reads the list, as touches() does. */
+uint64_t mp_simt_idle_blocks(const struct mp_simt_kernel *kernel, const void *params,
+                             struct mp_simt_dim grid);
+
 /* The kernel with this name, or NULL. */
 const struct mp_simt_kernel *mp_simt_find(const char *name);
 

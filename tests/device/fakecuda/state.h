@@ -119,6 +119,7 @@ struct fake_state {
     unsigned site_count;
     uint64_t calls_total;
     uint64_t calls[FAKE_CALL_COUNT];
+    struct fakecuda_work work;
     unsigned violations;
     char violation[256];
 };

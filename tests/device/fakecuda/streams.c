@@ -169,6 +169,16 @@ static void check_host_memory(struct fake_op *op)
         memset((void *)(uintptr_t)op->dst, FAKE_RUBBISH, op->bytes);
 }
 
+static void count_work(const struct fake_op *op)
+{
+    fake.work.copies += op->kind == FAKE_COPY;
+    fake.work.fills += op->kind == FAKE_FILL;
+    if (op->kind != FAKE_KERNEL)
+        return;
+    fake.work.kernels++;
+    fake.work.blocks += (uint64_t)op->grid.x * op->grid.y * op->grid.z;
+}
+
 int fake_queue_now(struct fake_stream *stream, struct fake_op *op)
 {
     op->stream = stream->index;
@@ -190,6 +200,7 @@ int fake_queue_now(struct fake_stream *stream, struct fake_op *op)
         fake_module_launched(op);
     stream->queued = op->number;
     fake_count(op);
+    count_work(op);
     if (stream->last != NULL)
         stream->last->next = op;
     else

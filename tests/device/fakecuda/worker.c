@@ -57,6 +57,7 @@ struct running {
     } * touched;
     size_t count, max;
     const char *wrong; /* with the kernel */
+    uint64_t idle;     /* blocks */
 };
 
 static bool note_touch(void *ctx, uint64_t address, uint64_t bytes, bool write)
@@ -82,6 +83,7 @@ static void find_touched(void *ctx)
     struct running *r = ctx;
 
     r->op->function->kernel->touches(r->op->params, note_touch, r);
+    r->idle = mp_simt_idle_blocks(r->op->function->kernel, r->op->params, r->op->grid);
 }
 
 /* The first byte of the last range that the kernel writes, or NULL. */
@@ -166,6 +168,7 @@ static bool begin(struct running *r)
         fake_check_order(op);
     if (!ok)
         fake.lost = MP_CU_ERROR_ILLEGAL_ADDRESS;
+    fake.work.idle_blocks += r->idle;
     return ok;
 }
 

@@ -1,4 +1,6 @@
 /* Which memory a launch of each kernel may touch, from its parameters alone. */
+#include <string.h>
+
 #include "kernels/cuda/tiles.h"
 #include "kernels/cpu/kernels.h"
 #include "tests/device/simt/table.h"
@@ -251,6 +253,24 @@ static void read_all(const struct mp_cuda_read *p, const struct out *out)
 {
     (void)range(out, p->src, p->bytes, false);
     (void)range(out, p->sum, p->blocks * sizeof(uint64_t), true);
+}
+
+uint64_t mp_simt_idle_blocks(const struct mp_simt_kernel *kernel, const void *params,
+                             struct mp_simt_dim grid)
+{
+    const struct mp_cuda_experts *p = params;
+    const struct mp_cuda_expert *work;
+    uint64_t idle = 0;
+
+    if (strncmp(kernel->name, "mp_experts_", 11) != 0)
+        return 0;
+    work = (const struct mp_cuda_expert *)(uintptr_t)p->work;
+    for (uint32_t i = 0; i < p->works; i++) {
+        const uint32_t tiles = (work[i].count + MP_TILE_TOKENS - 1) / MP_TILE_TOKENS;
+
+        idle += (uint64_t)grid.x * (tiles < grid.z ? grid.z - tiles : 0);
+    }
+    return idle;
 }
 
 /* TOUCHES(kernel, struct of its parameters, what to do with `p` and `out`) */
