@@ -192,7 +192,7 @@ add_test(NAME system/tools/gpu_bench_kernels COMMAND gpu_bench_kernels --small)
 add_dependencies(gpu_bench_kernels fakecuda)
 set_tests_properties(system/tools/gpu_bench_kernels PROPERTIES TIMEOUT 600 SKIP_RETURN_CODE 77
     ENVIRONMENT LD_LIBRARY_PATH=${CMAKE_BINARY_DIR}/fakecuda
-    PASS_REGULAR_EXPRESSION "experts bf16 8 of .* 8 rows.*attention 40 positions, 1 token, parts")
+    PASS_REGULAR_EXPRESSION "experts bf16 8 of .* 8 rows.*attention 40 positions, 1 token, split")
 set(probes good places no_host_numa numa_breaks)
 mp_test(device/probe_test LIBS mp_sites ${CMAKE_DL_LIBS} m VARIANTS ${probes}
     ARGS $<TARGET_FILE:moepager> TIMEOUT 200)
@@ -329,6 +329,7 @@ mp_test(unit/kernels/cuda/cuda_experts_test LIBS mp_simt TIMEOUT 200)
 mp_test(unit/kernels/cuda/cuda_attend_test LIBS mp_simt TIMEOUT 200)
 mp_test(unit/kernels/cuda/cuda_choose_test LIBS mp_simt TIMEOUT 200)
 mp_test(unit/kernels/cuda/cuda_layer_test LIBS mp_simt)
+mp_test(unit/kernels/cuda/cuda_fused_test LIBS mp_simt)
 mp_test(model/logits_test LIBS mp_engine m SOURCES tests/model/harness.c tests/support/npy.c
     VARIANTS cpu own assign cublas TIMEOUT 300)
 mp_fake_cuda(model/logits_test own assign)

@@ -35,7 +35,8 @@
     A(ATT, att, float, OWN, (T, B), (T, Q), "activations")                                         \
     A(LATENT, latent, float, OWN, (T, L), (0), "activations")    /* queries of latent attention */ \
     A(PART, part, float, OWN, (J, S, C), (parts), "activations") /* attention's scratch */         \
-    A(TILE, tile, float, OWN, (tiles), (0), "activations")       /* of transposed experts */       \
+    A(TURN, turn, uint32_t, OWN, (0), (T + 1, m->heads), "activations") /* blocks that ended */    \
+    A(TILE, tile, float, OWN, (tiles), (0), "activations") /* of transposed experts */             \
     A(GATE, gate, float, OWN, (W, F), (T, M), "activations")                                       \
     A(UP, up, float, OWN, (W, F), (T, M), "activations")                                           \
     A(YE, ye, float, OWN, (W, H), (T, H), "activations")   /* results before they are added */     \

@@ -230,13 +230,14 @@ MP_KERNEL(mp_attend, mp_cuda_attend, MP_ATTEND_WARPS *MP_LANES, 2)
     mp_attend_finish(&p, streams, streams + MP_ATTEND_STREAMS * (MP_ATTEND_HEAD + p.head_dim));
 }
 
-MP_KERNEL(mp_attend_part, mp_cuda_attend, MP_ATTEND_WARPS *MP_LANES, 2)
+/* Some streams to a block; the last of a head's blocks adds them. */
+MP_KERNEL(mp_attend_split, mp_cuda_attend, MP_ATTEND_WARPS *MP_LANES, 2)
 {
+    float *factor = (float *)mp_shared();
+
     mp_attend_streams(&p, mp_attend_part_of(&p), mp_block_y() * MP_ATTEND_WARPS,
                       (mp_block_y() + 1) * MP_ATTEND_WARPS);
-}
-
-MP_KERNEL(mp_attend_merge, mp_cuda_attend, MP_ATTEND_WARPS *MP_LANES, 2)
-{
-    mp_attend_finish(&p, mp_attend_part_of(&p), (float *)mp_shared());
+    if (mp_is_last_block((MP_GLOBAL uint32_t *)p.turn + mp_block_x(), MP_ATTEND_SPLIT,
+                         (uint32_t *)(factor + MP_ATTEND_STREAMS + 1)))
+        mp_attend_finish(&p, mp_attend_part_of(&p), factor);
 }

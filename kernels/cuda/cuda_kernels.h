@@ -28,6 +28,26 @@ struct mp_cuda_matmul {
     uint32_t w_stride, x_stride, y_stride, accumulate;
 };
 
+/* The normed rows of 1..8 tokens: x[t][i] / sqrt(mean_i x^2 + eps) norm[i], i < cols; no gaps. */
+struct mp_cuda_normed {
+    uint64_t x, norm;
+    uint32_t cols, tokens;
+    float eps;
+    uint32_t pad;
+};
+
+/* y[t][r] = sum_c w[r][c] in[t][c] (+ bias[r]), both without gaps; rows 0: none */
+struct mp_cuda_part {
+    uint64_t w, y, bias;
+    uint32_t rows, pad;
+};
+
+/* Up to three products with a norm's result, as by rmsnorm and gemv with the same bits. */
+struct mp_cuda_project {
+    struct mp_cuda_normed in;
+    struct mp_cuda_part part[3];
+};
+
 /* x[t][i] = (float)table[token[t]][i], i < width */
 struct mp_cuda_embed {
     uint64_t table, token, x; /* token: u32 (T) */
@@ -57,16 +77,17 @@ struct mp_cuda_place {
 };
 
 /*
- * out[t][h] = softmax(scale q k) v over positions [0, position[t]] of sequence[t]. `attend` does it
- * in one launch, a block for each (token, head). Where those are fewer than the device can run and
- * contexts are long, `attend_part` and then `attend_merge` do the same with more blocks: same
- * parameters, same bits. head_dim: even, at most 256.
+ * out[t][h] = softmax(scale q k) v over positions [0, position[t]] of sequence[t]. `attend`: a
+ * block for each (token, head). Where those are fewer than the device can run and contexts are
+ * long, `attend_split` does the same with four, the same parameters and the same bits. head_dim:
+ * even, at most 256.
  */
 struct mp_cuda_attend {
     uint64_t q, out, k_cache, v_cache, sequence, position;
     uint32_t heads, kv_heads, head_dim, tokens, ctx;
     float scale;
-    uint64_t part; /* attend_part, attend_merge: mp_cuda_attend_part_bytes(); attend: not used */
+    /* Of attend_split only: mp_cuda_attend_part_bytes(); u32 (T, heads), 0 before and after. */
+    uint64_t part, turn;
 };
 
 /* Softmax over each row of `width` in place. */
@@ -132,10 +153,12 @@ struct mp_cuda_top_k {
 
 /*
  * One token batch's choices become a work list without the host: expert e's place is table[e]
- * (struct mp_cuda_place_of; valid 0: not resident). Entries of experts that are chosen and resident
- * are written to `work` (E entries, count 0 otherwise) and `row` (ascending); misses[0] (u32) :=
- * chosen experts that are not resident; chosen[e] (u32; 0: none) += tokens that chose it. At most
- * 1024 experts. Where experts are in slices, one launch and one table for each slice.
+ * (struct mp_cuda_place_of; valid 0: not resident). The experts that are chosen and resident get an
+ * entry each, in ascending order and without gaps, and `row` (ascending); the rest of the list's
+ * `works` entries get the count 0. works: at least as many as can be chosen, min(E, T * R).
+ * misses[0] (u32) := chosen experts that are not resident; chosen[e] (u32; 0: none) += tokens that
+ * chose it. At most 1024 experts. Where experts are in slices, one launch and one table for each
+ * slice.
  */
 struct mp_cuda_place_of {
     uint64_t gate, up, down;
@@ -147,7 +170,24 @@ struct mp_cuda_resolve {
     uint64_t work, row, misses, chosen;
     uint32_t experts, top_k, tokens;
     uint32_t channels, accumulate; /* of every expert, or of this slice of each */
-    uint32_t pad;
+    uint32_t works;
+};
+
+/*
+ * A router and what follows from its scores, with the bits of rmsnorm, gemv, softmax, top_k and
+ * resolve one by one: out := the normed rows, kept (0: none) := the rows as they are, scores (T, E)
+ * := softmax(w out); then, unless choose.top_k is 0, `choose` and `list`. The last block does what
+ * follows the scores. in.tokens: 1..8.
+ */
+struct mp_cuda_route {
+    struct mp_cuda_normed in;
+    uint64_t w;         // (E, H)
+    uint64_t out, kept; // (T, H)
+    uint64_t scores;    // (T, E)
+    uint64_t turn;      /* u32, 0 before and after; launches one after another may share it */
+    struct mp_cuda_top_k choose; /* its scores may be others */
+    struct mp_cuda_resolve list;
+    uint32_t experts, pad;
 };
 
 /* token[t] (u32) := the lowest number of a greatest logits[t][v]; NaN is less than all else. */
@@ -213,10 +253,12 @@ struct mp_cuda_spin {
     X(gemm_f32, mp_cuda_matmul)           \
     X(gemm_bf16, mp_cuda_matmul)          \
     X(gemm_f16, mp_cuda_matmul)           \
+    X(project_f32, mp_cuda_project)       \
+    X(project_bf16, mp_cuda_project)      \
+    X(project_f16, mp_cuda_project)       \
     X(place, mp_cuda_place)               \
     X(attend, mp_cuda_attend)             \
-    X(attend_part, mp_cuda_attend)        \
-    X(attend_merge, mp_cuda_attend)       \
+    X(attend_split, mp_cuda_attend)       \
     X(softmax, mp_cuda_softmax)           \
     X(axpy, mp_cuda_axpy)                 \
     X(silu_mul, mp_cuda_silu_mul)         \
@@ -229,6 +271,9 @@ struct mp_cuda_spin {
     X(combine, mp_cuda_combine)           \
     X(top_k, mp_cuda_top_k)               \
     X(resolve, mp_cuda_resolve)           \
+    X(route_f32, mp_cuda_route)           \
+    X(route_bf16, mp_cuda_route)          \
+    X(route_f16, mp_cuda_route)           \
     X(argmax, mp_cuda_argmax)             \
     X(sample, mp_cuda_sample)             \
     X(round_bf16, mp_cuda_round)          \
@@ -248,7 +293,7 @@ enum mp_cuda_kernel {
 /* The kernels that read weights of one type. `round` makes activations of it, or is
  * MP_CUDA_KERNEL_COUNT where activations stay as they are. */
 struct mp_cuda_type {
-    enum mp_cuda_kernel gemv, gemm, experts_up, experts_down, round;
+    enum mp_cuda_kernel gemv, gemm, project, route, experts_up, experts_down, round;
 };
 
 /* For a value of enum mp_wtype; NULL: devices have no kernels for weights of this type. */

@@ -15,6 +15,8 @@ struct mp_tile {
     const MP_GLOBAL char *w[MP_TILE_ROWS];
     const MP_GLOBAL float *x;
     uint32_t x_at[MP_TILE_TOKENS]; /* elements from x: half as many registers as addresses */
+    const MP_GLOBAL float *norm;   /* where activations are normed as they are read: its weights */
+    float scale[MP_TILE_TOKENS];   /* and its factors, mp_norm_scale() */
 };
 
 /* 8 weights as they are in memory */
@@ -71,21 +73,39 @@ MP_DEVICE void mp_tile_load(struct mp_eight *to, const struct mp_tile *tile, con
         mp_load_eight(&to[r], type, tile->w[r], c);
 }
 
+/* Token t's activations at x_at, normed or as they are. */
+MP_DEVICE struct mp_words mp_tile_x(const struct mp_tile *tile, const int normed, const int t,
+                                    uint32_t c, const struct mp_words *norm)
+{
+    struct mp_words x = mp_load(tile->x + tile->x_at[t] + c);
+
+    MP_UNROLL
+    for (int i = 0; normed && i < 4; i++)
+        x.word[i] =
+            mp_as_bits(mp_as_float(x.word[i]) * tile->scale[t] * mp_as_float(norm->word[i]));
+    return x;
+}
+
 /* sum[r * tokens + t] += this lane's 8 columns from c on of row r with those of token t; 4 at a
  * time, which saves registers. */
 MP_DEVICE void mp_tile_add(float *sum, const struct mp_eight *w, const struct mp_tile *tile,
-                           const int type, const int rows, const int tokens, uint32_t c)
+                           const int type, const int normed, const int rows, const int tokens,
+                           uint32_t c)
 {
     MP_UNROLL
     for (int half = 0; half < 8; half += 4) {
+        const uint32_t at = c + (uint32_t)half;
+        struct mp_words norm = { { 0, 0, 0, 0 } };
         float wide[MP_TILE_ROWS * 4];
 
+        if (normed)
+            norm = mp_load(tile->norm + at);
         MP_UNROLL
         for (int i = 0; i < rows * 4; i++)
             wide[i] = mp_widen(&w[i / 4], type, half + i % 4);
         MP_UNROLL
         for (int t = 0; t < tokens; t++) {
-            const struct mp_words x = mp_load(tile->x + tile->x_at[t] + c + (uint32_t)half);
+            const struct mp_words x = mp_tile_x(tile, normed, t, at, &norm);
 
             MP_UNROLL
             for (int i = 0; i < rows * 4; i++)
@@ -105,8 +125,9 @@ MP_DEVICE void mp_tile_add(float *sum, const struct mp_eight *w, const struct mp
  * way while this one is computed. With more, other warps compute meanwhile, and registers are
  * short.
  */
-MP_DEVICE float mp_tile_dot(const struct mp_tile *tile, const int type, const int rows,
-                            const int tokens, const int blocked, uint32_t cols, float start)
+MP_DEVICE float mp_tile_dot(const struct mp_tile *tile, const int type, const int normed,
+                            const int rows, const int tokens, const int blocked, uint32_t cols,
+                            float start)
 {
     const int ahead = tokens <= 2;
     const uint32_t step = 8 * mp_lane();
@@ -134,7 +155,7 @@ MP_DEVICE float mp_tile_dot(const struct mp_tile *tile, const int type, const in
         if (c + step < cols) {
             if (!ahead)
                 mp_tile_load(w, tile, type, rows, c + step);
-            mp_tile_add(sum, w, tile, type, rows, tokens, c + step);
+            mp_tile_add(sum, w, tile, type, normed, rows, tokens, c + step);
         }
         MP_UNROLL
         for (int i = 0; ahead && i < rows * 8; i++)
@@ -162,9 +183,15 @@ MP_DEVICE float mp_weight(const MP_GLOBAL char *row, const int type, uint64_t i)
     return mp_half_low(at[0]);
 }
 
+/* Activations at any address; norm 0: as they are. */
+struct mp_slow_x {
+    const MP_GLOBAL float *x, *norm;
+    float scale;
+};
+
 /* One such dot product with operands at any address and any number of columns; every lane has it.
  */
-MP_DEVICE float mp_dot_slow(const MP_GLOBAL char *w, const MP_GLOBAL float *x, const int type,
+MP_DEVICE float mp_dot_slow(const MP_GLOBAL char *w, struct mp_slow_x x, const int type,
                             const int blocked, uint32_t cols, float start)
 {
     float sum = 0;
@@ -175,7 +202,8 @@ MP_DEVICE float mp_dot_slow(const MP_GLOBAL char *w, const MP_GLOBAL float *x, c
 
         MP_NO_UNROLL
         for (uint32_t i = first; i < mp_min(first + 8, cols); i++)
-            sum = mp_fma(mp_weight(w, type, i), x[i], sum);
+            sum = mp_fma(mp_weight(w, type, i), x.norm != 0 ? x.x[i] * x.scale * x.norm[i] : x.x[i],
+                         sum);
         if (blocked) {
             start = start + mp_warp_sum(sum);
             sum = 0;

@@ -49,7 +49,7 @@ MP_DEVICE void mp_expert_up_tile(const struct mp_cuda_experts *p, const struct m
     MP_UNROLL
     for (int k = 0; k < tokens; k++)
         tile.x_at[k] = mp_expert_x(p, e, mp_min(i + k, e->count - 1));
-    gate = mp_tile_dot(&tile, type, MP_TILE_ROWS, tokens, 0, p->hidden, 0);
+    gate = mp_tile_dot(&tile, type, 0, MP_TILE_ROWS, tokens, 0, p->hidden, 0);
     up = mp_shuffle_xor_float(gate, 16); /* the lower 16 lanes have gates, the others ups */
     if (mp_lane() < 16 && mp_lane() % lanes == 0 && c < e->channels && t < e->count)
         mp_expert_act(p, e, c, t, gate, up);
@@ -68,7 +68,8 @@ MP_DEVICE void mp_expert_up_slow(const struct mp_cuda_experts *p, const struct m
 
         MP_NO_UNROLL
         for (uint32_t t = i; t < mp_min(i + MP_TILE_TOKENS, e->count); t++) {
-            const MP_GLOBAL float *x = (const MP_GLOBAL float *)p->x + mp_expert_x(p, e, t);
+            const struct mp_slow_x x = { (const MP_GLOBAL float *)p->x + mp_expert_x(p, e, t), 0,
+                                         0 };
             const float gate = mp_dot_slow(w_gate, x, type, 0, p->hidden, 0);
             const float up = mp_dot_slow(w_up, x, type, 0, p->hidden, 0);
 
@@ -99,7 +100,7 @@ MP_DEVICE void mp_expert_down_tile(const struct mp_cuda_experts *p, const struct
     MP_UNROLL
     for (int k = 0; k < tokens; k++)
         tile.x_at[k] = mp_min(k, e->count - 1 - i) * p->channels;
-    sum = mp_tile_dot(&tile, type, MP_TILE_ROWS, tokens, 1, e->channels, sum);
+    sum = mp_tile_dot(&tile, type, 0, MP_TILE_ROWS, tokens, 1, e->channels, sum);
     if (mine)
         *to = sum;
 }
@@ -116,10 +117,11 @@ MP_DEVICE void mp_expert_down_slow(const struct mp_cuda_experts *p, const struct
         for (uint32_t t = i; t < mp_min(i + MP_TILE_TOKENS, e->count); t++) {
             MP_GLOBAL float *to =
                 (MP_GLOBAL float *)p->rank + (uint64_t)mp_expert_rows(p, e)[t] * p->hidden + r;
-            const float sum = mp_dot_slow((const MP_GLOBAL char *)e->down + r * stride,
-                                          (const MP_GLOBAL float *)p->act +
-                                              (uint64_t)(e->first + t) * p->channels,
-                                          type, 1, e->channels, e->accumulate ? *to : 0.0f);
+            const struct mp_slow_x x = {
+                (const MP_GLOBAL float *)p->act + (uint64_t)(e->first + t) * p->channels, 0, 0
+            };
+            const float sum = mp_dot_slow((const MP_GLOBAL char *)e->down + r * stride, x, type, 1,
+                                          e->channels, e->accumulate ? *to : 0.0f);
 
             if (mp_lane() == 0)
                 *to = sum;

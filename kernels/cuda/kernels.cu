@@ -7,5 +7,7 @@
 #include "kernels/cuda/experts.cuh"
 #include "kernels/cuda/attend.cuh"
 #include "kernels/cuda/pointwise.cuh"
+#include "kernels/cuda/project.cuh"
+#include "kernels/cuda/route.cuh"
 #include "kernels/cuda/choose.cuh"
 #include "kernels/cuda/measure.cuh"

@@ -21,11 +21,12 @@ static const uint32_t bytes[MP_CUDA_KERNEL_COUNT] = {
 };
 
 /* The kernels of one type, by the end of their names. */
-#define KERNELS_OF(type, rounding)                                              \
-    {                                                                           \
-        .gemv = MP_CUDA_KERNEL_gemv_##type, .gemm = MP_CUDA_KERNEL_gemm_##type, \
-        .experts_up = MP_CUDA_KERNEL_experts_up_##type,                         \
-        .experts_down = MP_CUDA_KERNEL_experts_down_##type, .round = rounding   \
+#define KERNELS_OF(type, rounding)                                                      \
+    {                                                                                   \
+        .gemv = MP_CUDA_KERNEL_gemv_##type, .gemm = MP_CUDA_KERNEL_gemm_##type,         \
+        .project = MP_CUDA_KERNEL_project_##type, .route = MP_CUDA_KERNEL_route_##type, \
+        .experts_up = MP_CUDA_KERNEL_experts_up_##type,                                 \
+        .experts_down = MP_CUDA_KERNEL_experts_down_##type, .round = rounding           \
     }
 
 static const struct mp_cuda_type types[MP_WTYPE_COUNT] = {
@@ -83,6 +84,22 @@ static struct mp_cuda_grid gemm(const struct mp_cuda_matmul *p)
 {
     return grid_of(parts(p->rows, MP_GEMM_WARPS * MP_TILE_ROWS), parts(p->tokens, MP_TILE_TOKENS),
                    1, MP_GEMM_WARPS * MP_LANES, 0);
+}
+
+static struct mp_cuda_grid project(const struct mp_cuda_project *p)
+{
+    const uint32_t tokens = p->in.tokens;
+    uint32_t blocks = 0;
+
+    for (unsigned i = 0; i < 3; i++)
+        blocks += MP_GEMV_BLOCKS(p->part[i].rows, tokens);
+    return grid_of(blocks, tokens > 0, 1, MP_GEMV_WARPS * MP_LANES, MP_PROJECT_SHARED);
+}
+
+static struct mp_cuda_grid route(const struct mp_cuda_route *p)
+{
+    return grid_of(parts(p->experts, MP_GEMV_WARPS), p->in.tokens > 0, 1, MP_GEMV_WARPS * MP_LANES,
+                   MP_ROUTE_SHARED);
 }
 
 /* Tiles of tokens of one expert beyond these come one after another in a block. */
@@ -167,6 +184,12 @@ struct mp_cuda_grid mp_cuda_kernel_grid(enum mp_cuda_kernel kernel, const void *
     case MP_CUDA_KERNEL_gemm_f32:
     case MP_CUDA_KERNEL_gemm_bf16:
     case MP_CUDA_KERNEL_gemm_f16: return gemm(params);
+    case MP_CUDA_KERNEL_project_f32:
+    case MP_CUDA_KERNEL_project_bf16:
+    case MP_CUDA_KERNEL_project_f16: return project(params);
+    case MP_CUDA_KERNEL_route_f32:
+    case MP_CUDA_KERNEL_route_bf16:
+    case MP_CUDA_KERNEL_route_f16: return route(params);
     case MP_CUDA_KERNEL_experts_up_f32:
     case MP_CUDA_KERNEL_experts_up_bf16:
     case MP_CUDA_KERNEL_experts_up_f16: return experts(list, list->channels, MP_EXPERT_UP_CHANNELS);
@@ -175,10 +198,8 @@ struct mp_cuda_grid mp_cuda_kernel_grid(enum mp_cuda_kernel kernel, const void *
     case MP_CUDA_KERNEL_experts_down_f16: return experts(list, list->hidden, MP_EXPERT_DOWN_ROWS);
     case MP_CUDA_KERNEL_place: return place(params);
     case MP_CUDA_KERNEL_attend: return attend(attention, 1, MP_ATTEND_SHARED(attention->head_dim));
-    case MP_CUDA_KERNEL_attend_part:
-        return attend(attention, MP_ATTEND_STREAMS / MP_ATTEND_WARPS, 0);
-    case MP_CUDA_KERNEL_attend_merge:
-        return attend(attention, 1, (MP_ATTEND_STREAMS + 1) * sizeof(float));
+    case MP_CUDA_KERNEL_attend_split:
+        return attend(attention, MP_ATTEND_SPLIT, MP_ATTEND_SPLIT_SHARED);
     default: return small(kernel, params);
     }
 }

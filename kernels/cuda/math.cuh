@@ -131,4 +131,23 @@ MP_DEVICE float mp_warp_sums(float *v, const uint32_t count)
     return v[0];
 }
 
+/*
+ * Whether this block is the last of `blocks` that come here: then its threads see all that the
+ * others wrote before. *turn is 0 before and after. flag: in shared memory, nothing else's until
+ * all threads have gone on.
+ */
+MP_DEVICE int mp_is_last_block(MP_GLOBAL uint32_t *turn, uint32_t blocks, uint32_t *flag)
+{
+    mp_sync();
+    if (mp_thread() == 0) {
+        mp_fence();
+        *flag = mp_take_turn(turn) + 1 == blocks;
+        mp_fence();
+        if (*flag)
+            *turn = 0;
+    }
+    mp_sync();
+    return *flag != 0;
+}
+
 #endif

@@ -39,7 +39,7 @@ MP_DEVICE void mp_matmul_tile(const struct mp_cuda_matmul *p, const int type, co
     MP_UNROLL
     for (int i = 0; i < tokens; i++)
         tile.x_at[i] = mp_min(i, p->tokens - 1 - token) * p->x_stride;
-    y = mp_tile_dot(&tile, type, rows, tokens, 0, p->cols, 0);
+    y = mp_tile_dot(&tile, type, 0, rows, tokens, 0, p->cols, 0);
     if (mp_lane() % lanes == 0 && r < p->rows && t < p->tokens)
         mp_matmul_store(p, r, t, y);
 }
@@ -52,8 +52,8 @@ MP_DEVICE void mp_matmul_slow(const struct mp_cuda_matmul *p, const int type, ui
     for (uint32_t r = row; r < mp_min(row + rows, p->rows); r++) {
         MP_NO_UNROLL
         for (uint32_t t = token; t < mp_min(token + MP_TILE_TOKENS, p->tokens); t++) {
-            const float y =
-                mp_dot_slow(mp_matmul_w(p, type, r), mp_matmul_x(p, t), type, 0, p->cols, 0);
+            const struct mp_slow_x x = { mp_matmul_x(p, t), 0, 0 };
+            const float y = mp_dot_slow(mp_matmul_w(p, type, r), x, type, 0, p->cols, 0);
 
             if (mp_lane() == 0)
                 mp_matmul_store(p, r, t, y);

@@ -1,6 +1,7 @@
 /* Kernels whose work is small: embedding, norms, positions, softmax, sums of vectors. */
 #include "kernels/cuda/cuda_kernels.h"
 #include "kernels/cuda/dot.cuh"
+#include "kernels/cuda/rows.cuh"
 
 MP_KERNEL(mp_embed, mp_cuda_embed, MP_EACH_THREADS, 1)
 {
@@ -12,32 +13,17 @@ MP_KERNEL(mp_embed, mp_cuda_embed, MP_EACH_THREADS, 1)
             mp_weight((const MP_GLOBAL char *)p.table, (int)p.type, (uint64_t)token * p.width + i);
 }
 
-/* The factor of a norm. Where the sum of squares has overflowed it is NaN (inf - inf), as zeros
- * would look like a result. */
-MP_DEVICE float mp_norm_scale(float sum, uint32_t width, float eps)
-{
-    return mp_divide(1.0f, mp_sqrt(mp_divide(sum, (float)width) + eps)) + (sum - sum);
-}
-
-/* One block for a token: 256 sums of every 256th element, added by warps and then in order. */
+/* One block for a token. */
 MP_KERNEL(mp_rmsnorm, mp_cuda_rmsnorm, MP_NORM_THREADS, 1)
 {
     const MP_GLOBAL float *x = (const MP_GLOBAL float *)p.x + (uint64_t)mp_block_x() * p.x_stride;
     const MP_GLOBAL float *w = (const MP_GLOBAL float *)p.w;
     MP_GLOBAL float *out = (MP_GLOBAL float *)p.out + (uint64_t)mp_block_x() * p.out_stride;
-    float *warps = (float *)mp_shared();
-    float sum = 0, scale;
+    float *parts = (float *)mp_shared(), scale;
 
-    for (uint32_t i = mp_thread(); i < p.width; i += MP_NORM_THREADS)
-        sum = mp_fma(x[i], x[i], sum);
-    sum = mp_warp_sum(sum);
-    if (mp_lane() == 0)
-        warps[mp_warp()] = sum;
+    mp_norm_parts(parts, x, p.width);
     mp_sync();
-    sum = 0;
-    for (uint32_t i = 0; i < MP_NORM_THREADS / MP_LANES; i++)
-        sum = sum + warps[i];
-    scale = mp_norm_scale(sum, p.width, p.eps);
+    scale = mp_norm_of(parts, p.width, p.eps);
     for (uint32_t i = mp_thread(); i < p.width; i += MP_NORM_THREADS)
         out[i] = x[i] * scale * w[i];
 }
@@ -106,23 +92,9 @@ MP_KERNEL(mp_place, mp_cuda_place, MP_PLACE_WARPS *MP_LANES, 1)
 MP_KERNEL(mp_softmax, mp_cuda_softmax, MP_ROW_WARPS *MP_LANES, 1)
 {
     const uint32_t t = mp_block_x() * MP_ROW_WARPS + mp_warp();
-    MP_GLOBAL float *x = (MP_GLOBAL float *)p.x + (uint64_t)t * p.stride;
-    float max = -__builtin_inff(), sum = 0;
 
-    if (t >= p.tokens)
-        return;
-    for (uint32_t i = mp_lane(); i < p.width; i += MP_LANES)
-        max = x[i] > max ? x[i] : max;
-    max = mp_warp_max(max);
-    for (uint32_t i = mp_lane(); i < p.width; i += MP_LANES) {
-        const float e = mp_exp(x[i] - max);
-
-        x[i] = e;
-        sum = sum + e;
-    }
-    sum = mp_warp_sum(sum);
-    for (uint32_t i = mp_lane(); i < p.width; i += MP_LANES)
-        x[i] = mp_divide(x[i], sum);
+    if (t < p.tokens)
+        mp_softmax_row((MP_GLOBAL float *)p.x + (uint64_t)t * p.stride, p.width);
 }
 
 MP_KERNEL(mp_gather_rows, mp_cuda_rows, MP_EACH_THREADS, 1)

@@ -20,6 +20,10 @@
 #define MP_GEMV_ROWS(rows, tokens) \
     ((rows) >= ((tokens) <= 2 ? MP_GEMV_WIDE_ROWS : MP_GEMV_WIDE_ROWS_TOKENS) ? MP_TILE_ROWS : 1)
 
+#define MP_GEMV_BLOCKS(rows, tokens)                                       \
+    (((rows) + MP_GEMV_WARPS * (uint32_t)MP_GEMV_ROWS(rows, tokens) - 1) / \
+     (MP_GEMV_WARPS * (uint32_t)MP_GEMV_ROWS(rows, tokens)))
+
 #define MP_EXPERT_WARPS 4
 #define MP_EXPERT_UP_CHANNELS (MP_EXPERT_WARPS * MP_TILE_ROWS / 2)
 #define MP_EXPERT_DOWN_ROWS (MP_EXPERT_WARPS * MP_TILE_ROWS)
@@ -32,6 +36,7 @@
 #define MP_ATTEND_UNIT 32
 #define MP_ATTEND_STREAMS 32
 #define MP_ATTEND_WARPS 8
+#define MP_ATTEND_SPLIT (MP_ATTEND_STREAMS / MP_ATTEND_WARPS) /* blocks of a head */
 #define MP_ATTEND_DIM_MAX 256
 #define MP_ATTEND_HEAD 2 /* floats of a stream before its sums: maximum, total */
 
@@ -48,8 +53,12 @@
 #define MP_NORM_SHARED (MP_NORM_THREADS / MP_LANES * 4)
 #define MP_ARGMAX_SHARED (MP_ARGMAX_THREADS / MP_LANES * 12)
 #define MP_SAMPLE_SHARED ((MP_ARGMAX_THREADS / MP_LANES + 1) * MP_SAMPLE_DIGITS * 8)
-#define MP_RESOLVE_SHARED (MP_RESOLVE_EXPERTS / MP_LANES * 8)
+#define MP_PROJECT_SHARED (MP_TILE_TOKENS * MP_NORM_SHARED)
+#define MP_RESOLVE_SHARED (MP_RESOLVE_EXPERTS / MP_LANES * 12)
+#define MP_ROUTE_SHARED \
+    (MP_PROJECT_SHARED + 4 > MP_RESOLVE_SHARED ? MP_PROJECT_SHARED + 4 : MP_RESOLVE_SHARED)
 #define MP_READ_SHARED (MP_READ_THREADS / MP_LANES * 8)
+#define MP_ATTEND_SPLIT_SHARED ((MP_ATTEND_STREAMS + 2) * 4)
 #define MP_ATTEND_SHARED(dim) \
     ((MP_ATTEND_STREAMS * (MP_ATTEND_HEAD + (dim)) + MP_ATTEND_STREAMS + 1) * 4)
 

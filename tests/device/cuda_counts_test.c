@@ -12,6 +12,7 @@
 
 #define MODEL "tests/data/models/qwen3moe-tiny"
 #define LONG_MODEL "models/tiny-moe" /* may have a context for which attention is split */
+#define PER_LAYER 8                  /* kernels */
 #define OUTSIDE 3                    /* embedding, rows that want logits, head */
 
 struct counts {
@@ -82,8 +83,7 @@ static struct counts step(bool graphs, uint32_t tokens, uint32_t ctx, unsigned p
     return counts;
 }
 
-static struct counts show(const char *what, bool graphs, uint32_t tokens, uint32_t ctx,
-                          unsigned percent)
+static void show(const char *what, bool graphs, uint32_t tokens, uint32_t ctx, unsigned percent)
 {
     uint32_t layers;
     const struct counts c = step(graphs, tokens, ctx, percent, &layers);
@@ -93,7 +93,14 @@ static struct counts show(const char *what, bool graphs, uint32_t tokens, uint32
            (unsigned long long)c.work.fills, (double)c.work.blocks / layers,
            (unsigned long long)c.work.idle_blocks, (unsigned long long)c.waits,
            (unsigned long long)c.calls);
-    return c;
+    if (percent == 100)
+        CHECK_EQ(c.work.kernels, OUTSIDE + PER_LAYER * layers);
+    if (tokens == 1)
+        CHECK_EQ(c.work.idle_blocks, 0);
+    if (graphs) { /* the batch comes; misses, scores and logits go */
+        CHECK_EQ(c.work.copies, 4);
+        CHECK_EQ(c.waits, 1);
+    }
 }
 
 static void steps_have_few_kernels(void)
@@ -101,11 +108,11 @@ static void steps_have_few_kernels(void)
     printf("%-34s %8s %7s %6s %8s %6s %7s %7s\n", "a step", "kernels", "copies", "fills", "blocks",
            "idle", "waits", "calls");
     printf("%-34s %8s %7s %6s %8s %6s %7s %7s\n", "", "/layer", "", "", "/layer", "", "", "");
-    (void)show("graph, 1 token", true, 1, 64, 100);
-    (void)show("graph, 1 token, long context", true, 1, 2048, 100);
-    (void)show("graph, 8 tokens", true, 8, 64, 100);
-    (void)show("host-driven, 1 token", false, 1, 64, 100);
-    (void)show("host-driven, 1 token, 25 %", false, 1, 64, 25);
+    show("graph, 1 token", true, 1, 64, 100);
+    show("graph, 1 token, long context", true, 1, 2048, 100);
+    show("graph, 8 tokens", true, 8, 64, 100);
+    show("host-driven, 1 token", false, 1, 64, 100);
+    show("host-driven, 1 token, 25 %", false, 1, 64, 25);
 }
 
 int main(void)

@@ -71,13 +71,13 @@ static void a_graph_is_tried_again_after_1_2_4_to_64_steps(void)
     check_nothing_lives();
 }
 
-/* ---- attention in parts */
+/* ---- attention, split */
 
-static uint64_t launches(uint32_t ctx, uint32_t tokens)
+static uint64_t blocks(uint32_t ctx, uint32_t tokens)
 {
     struct harness_options options = harness_defaults("models/tiny-moe");
     struct harness h;
-    uint64_t count;
+    struct fakecuda_work work;
 
     options.backend = "cuda";
     options.ctx = ctx;
@@ -85,18 +85,18 @@ static uint64_t launches(uint32_t ctx, uint32_t tokens)
     forward(&h, tokens); /* now the experts are resident */
     fake_api.reset();
     forward(&h, tokens);
-    count = fake_api.calls("cuLaunchKernel");
+    fake_api.work(&work);
     harness_close(&h);
     check_nothing_lives();
-    return count;
+    return work.blocks;
 }
 
-/* One launch more in each of 8 layers: from 1024 positions on, with fewer heads than twice the
- * processors. The model has 4 heads, the device 4 processors. */
-static void few_heads_attend_to_a_long_context_in_parts(void)
+/* Four blocks to a head instead of one in each of 8 layers: from 1024 positions on, with fewer
+ * heads than twice the processors. The model has 4 heads, the device 4 processors. */
+static void few_heads_split_attention_to_a_long_context(void)
 {
-    CHECK_EQ(launches(1024, 1), launches(1023, 1) + 8);
-    CHECK_EQ(launches(1024, 2), launches(1023, 2));
+    CHECK_EQ(blocks(1024, 1), blocks(1023, 1) + 8 * 4 * 3);
+    CHECK_EQ(blocks(1024, 2), blocks(1023, 2));
 }
 
 /* ---- batches of an executor */
@@ -149,7 +149,7 @@ int main(void)
     setenv("FAKECUDA_GRANULE", "4096", 1); /* else the smallest budget holds all of the model */
     find_fake();
     RUN(a_graph_is_tried_again_after_1_2_4_to_64_steps);
-    RUN(few_heads_attend_to_a_long_context_in_parts);
+    RUN(few_heads_split_attention_to_a_long_context);
     RUN(a_queue_takes_sixteen_batches_over);
     return 0;
 }

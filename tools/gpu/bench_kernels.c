@@ -19,6 +19,7 @@
 #include "kernels/cpu/kernels.h"
 #include "vmm/base/error.h"
 
+#define PART_BYTES (UINT64_C(1) << 20) /* of attention in parts, which needs half of it */
 #define REPEATS_MAX 99
 #define LAUNCHES 20
 #define EXPERTS 8 /* of a token */
@@ -277,19 +278,18 @@ static enum mp_status experts(struct bench *b, uint32_t hidden, uint32_t channel
     return status == MP_OK ? run(b, &item) : status;
 }
 
-static enum mp_status attention(struct bench *b, uint32_t positions, bool parts)
+static enum mp_status attention(struct bench *b, uint32_t positions, bool split)
 {
     const uint32_t heads = 32, kv_heads = 4, dim = b->small ? 16 : 128;
     char name[64];
-    struct item item = { .name = name, .kernel_count = parts ? 2 : 1 };
+    struct item item = { .name = name, .kernel_count = 1 };
     uint32_t *here = b->here;
     enum mp_status status = mp_gpu_finish(b->gpu, b->stream);
 
     positions = b->small ? 40 : positions;
     here[0] = 0;
     here[1] = positions - 1;
-    item.kernels[0] = parts ? MP_CUDA_KERNEL_attend_part : MP_CUDA_KERNEL_attend;
-    item.kernels[1] = MP_CUDA_KERNEL_attend_merge;
+    item.kernels[0] = split ? MP_CUDA_KERNEL_attend_split : MP_CUDA_KERNEL_attend;
     item.bytes = 2.0 * positions * kv_heads * dim * sizeof(float);
     item.params.attend = (struct mp_cuda_attend){
         .q = b->x,
@@ -305,9 +305,10 @@ static enum mp_status attention(struct bench *b, uint32_t positions, bool parts)
         .ctx = positions,
         .scale = 0.1f,
         .part = b->part,
+        .turn = b->part + PART_BYTES - heads * sizeof(uint32_t),
     };
     snprintf(name, sizeof(name), "attention %u positions, 1 token, %s", positions,
-             parts ? "parts" : "a block per head");
+             split ? "split" : "a block per head");
     if (status == MP_OK)
         status = mp_gpu_upload(b->gpu, b->stream, b->work, b->here, b->work_bytes);
     return status == MP_OK ? run(b, &item) : status;
@@ -379,7 +380,7 @@ static enum mp_status open_all(struct bench *b, unsigned device)
     if (status == MP_OK)
         status = mp_gpu_alloc(b->gpu, b->y_bytes, "results", &b->y);
     if (status == MP_OK)
-        status = mp_gpu_alloc(b->gpu, UINT64_C(1) << 20, "partial sums", &b->part);
+        status = mp_gpu_alloc(b->gpu, PART_BYTES, "partial sums", &b->part);
     if (status == MP_OK)
         status = mp_gpu_alloc_host(b->gpu, b->work_bytes, "work lists", &b->here);
     return status == MP_OK ? fill_weights(b) : status;

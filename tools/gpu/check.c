@@ -317,11 +317,8 @@ void check_launch(struct check *check, enum mp_cuda_kernel kernel, const void *p
 {
     bool good = true;
 
-    if (!is_wanted(check, kernel)) {
-        if (kernel == MP_CUDA_KERNEL_attend_part)
-            run_here(check, kernel, params); /* merging rubbish is no attention */
+    if (!is_wanted(check, kernel))
         return;
-    }
     for (size_t i = 0; i < check->count; i++)
         upload(check, &check->operands[i]);
     run_there(check, kernel, params);

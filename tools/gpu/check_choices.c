@@ -37,20 +37,21 @@ static void best(struct check *c, uint32_t experts, uint32_t top_k, uint32_t tok
 /* Every third expert is not there. */
 static void resolve(struct check *c, uint32_t experts, uint32_t top_k, uint32_t tokens)
 {
-    const uint32_t ranks = tokens * top_k;
+    const uint32_t ranks = tokens * top_k, works = ranks < experts ? ranks : experts;
     uint32_t *expert = check_space(c, ranks * sizeof(*expert));
     uint32_t *chosen = check_space(c, experts * sizeof(*chosen));
     struct mp_cuda_place_of *table = check_space(c, experts * sizeof(*table));
     struct mp_cuda_resolve p = {
         .expert = check_at(expert),
         .table = check_at(table),
-        .work = check_at(check_space(c, experts * sizeof(struct mp_cuda_expert))),
+        .work = check_at(check_space(c, works * sizeof(struct mp_cuda_expert))),
         .row = check_at(check_space(c, ranks * sizeof(uint32_t))),
         .misses = check_at(check_space(c, sizeof(uint32_t))),
         .experts = experts,
         .top_k = top_k,
         .tokens = tokens,
         .channels = 768,
+        .works = works,
     };
     char what[96];
 
@@ -65,6 +66,55 @@ static void resolve(struct check *c, uint32_t experts, uint32_t top_k, uint32_t 
     p.chosen = check_at(chosen);
     p.accumulate = 1;
     check_launch(c, MP_CUDA_KERNEL_resolve, &p, what);
+    check_end(c);
+}
+
+/* A router and all that follows; the last block of many must see what the others wrote. */
+static void route(struct check *c, unsigned type, uint32_t experts, uint32_t cols, uint32_t top_k,
+                  uint32_t tokens)
+{
+    const uint32_t ranks = tokens * top_k, works = ranks < experts ? ranks : experts;
+    struct mp_cuda_place_of *table = check_space(c, experts * sizeof(*table));
+    uint32_t *turn = check_space(c, sizeof(*turn));
+    struct mp_cuda_route p = {
+        .in = { .x = check_at(check_floats(c, (size_t)tokens * cols)),
+                .norm = check_at(check_floats(c, cols)),
+                .cols = cols,
+                .tokens = tokens,
+                .eps = 1e-6f },
+        .w = check_at(check_weights(c, (enum mp_wtype)type, (size_t)experts * cols)),
+        .out = check_at(check_space(c, (size_t)tokens * cols * sizeof(float))),
+        .scores = check_at(check_space(c, (size_t)tokens * experts * sizeof(float))),
+        .turn = check_at(turn),
+        .choose = { .experts = experts, .tokens = tokens },
+        .experts = experts,
+    };
+    char what[96];
+
+    *turn = 0;
+    for (uint32_t e = 0; e < experts; e++)
+        table[e] = (struct mp_cuda_place_of){ 16 * e, 16 * e + 1, 16 * e + 2, e % 3 != 1 };
+    snprintf(what, sizeof(what), "%u of %u, %u columns, %u tokens", top_k, experts, cols, tokens);
+    check_launch(c, mp_cuda_type(type)->route, &p, what); /* scores alone */
+    p.kept = check_at(check_space(c, (size_t)tokens * cols * sizeof(float)));
+    p.choose.scores = p.scores;
+    p.choose.top_k = top_k;
+    p.choose.expert = check_at(check_space(c, ranks * sizeof(uint32_t)));
+    p.choose.weight = check_at(check_space(c, ranks * sizeof(float)));
+    p.list = (struct mp_cuda_resolve){
+        .expert = p.choose.expert,
+        .table = check_at(table),
+        .work = check_at(check_space(c, works * sizeof(struct mp_cuda_expert))),
+        .row = check_at(check_space(c, ranks * sizeof(uint32_t))),
+        .misses = check_at(check_space(c, sizeof(uint32_t))),
+        .experts = experts,
+        .top_k = top_k,
+        .tokens = tokens,
+        .channels = 768,
+        .works = works,
+    };
+    for (unsigned again = 0; again < 3; again++) /* the count of blocks begins anew each time */
+        check_launch(c, mp_cuda_type(type)->route, &p, what);
     check_end(c);
 }
 
@@ -142,6 +192,13 @@ void check_choices(struct check *c, bool few)
     resolve(c, 128, 8, 8);
     if (!few)
         resolve(c, 1024, 6, 3);
+    for (unsigned type = 0; type < MP_WTYPE_PLAIN_COUNT; type++) {
+        route(c, type, 8, 40, 2, 3);
+        route(c, type, 33, 33, 4, 5);
+        route(c, type, few ? 36 : 128, few ? 264 : 2048, 8, 1);
+        if (!few)
+            route(c, type, 512, 2048, 10, 8);
+    }
     next_token(c, 700, 5, true);
     next_token(c, few ? 1999 : 32000, 2, false);
     if (!few)

@@ -222,6 +222,8 @@ static void attention(struct check *c, const struct shape *s, bool norm)
 {
     const uint32_t K = s->kv_heads * s->dim, T = s->tokens;
     const size_t cache = (size_t)s->sequences * s->ctx * K;
+    const size_t turn_bytes = (size_t)T * s->heads * sizeof(uint32_t);
+    void *turn = check_space(c, turn_bytes);
     uint32_t *sequence = check_space(c, T * sizeof(*sequence));
     uint32_t *position = check_space(c, T * sizeof(*position));
     struct mp_cuda_place place = {
@@ -264,15 +266,15 @@ static void attention(struct check *c, const struct shape *s, bool norm)
     if (norm)
         place.q_norm = place.k_norm = check_at(check_floats(c, s->dim));
     attend.part = check_at(check_space(c, mp_cuda_attend_part_bytes(&attend)));
+    attend.turn = check_at(memset(turn, 0, turn_bytes));
     snprintf(what, sizeof(what), "%u / %u heads of %u, %u tokens from position %u of %u sequences",
              s->heads, s->kv_heads, s->dim, T, s->first, s->sequences);
     check_launch(c, MP_CUDA_KERNEL_place, &place, what);
     check_launch(c, MP_CUDA_KERNEL_attend, &attend, what);
     near_attention(c, MP_CUDA_KERNEL_attend, &attend, what);
-    memset((void *)(uintptr_t)attend.out, 0, sizeof(float)); /* merge writes it anew */
-    check_launch(c, MP_CUDA_KERNEL_attend_part, &attend, what);
-    check_launch(c, MP_CUDA_KERNEL_attend_merge, &attend, what);
-    near_attention(c, MP_CUDA_KERNEL_attend_merge, &attend, what);
+    memset((void *)(uintptr_t)attend.out, 0, sizeof(float)); /* it is written anew */
+    check_launch(c, MP_CUDA_KERNEL_attend_split, &attend, what);
+    near_attention(c, MP_CUDA_KERNEL_attend_split, &attend, what);
     check_end(c);
 }
 

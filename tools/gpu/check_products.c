@@ -70,6 +70,34 @@ static void matmul(struct check *c, bool gemm, unsigned type, uint32_t rows, uin
     check_end(c);
 }
 
+/* A norm with three products that read it; what it should be is known from the two kernels apart.
+ */
+static void project(struct check *c, unsigned type, uint32_t rows, uint32_t cols, uint32_t tokens)
+{
+    struct mp_cuda_project p = {
+        .in = { .x = check_at(check_floats(c, (size_t)tokens * cols)),
+                .norm = check_at(check_floats(c, cols)),
+                .cols = cols,
+                .tokens = tokens,
+                .eps = 1e-6f },
+    };
+    char what[96];
+
+    for (uint32_t i = 0; i < 3; i++) {
+        const uint32_t count = i == 0 ? rows : 9;
+
+        p.part[i] = (struct mp_cuda_part){
+            .w = check_at(check_weights(c, (enum mp_wtype)type, (size_t)count * cols)),
+            .y = check_at(check_space(c, (size_t)tokens * count * sizeof(float))),
+            .bias = i == 1 ? check_at(check_floats(c, count)) : 0,
+            .rows = count,
+        };
+    }
+    snprintf(what, sizeof(what), "%u x %u and two more, %u tokens", rows, cols, tokens);
+    check_launch(c, mp_cuda_type(type)->project, &p, what);
+    check_end(c);
+}
+
 /* Every cut of the tiles: rows alone and by four, 1, 2, 4 and 8 tokens, and more in blocks. */
 void check_matmuls(struct check *c, bool few)
 {
@@ -82,6 +110,9 @@ void check_matmuls(struct check *c, bool few)
             matmul(c, false, type, few ? 6 : 512, few ? 264 : 2048, tokens[i], 0);
             matmul(c, false, type, wide, few ? 8 : 264, tokens[i], 0);
             matmul(c, false, type, 33, 257, tokens[i], 3);
+            project(c, type, few ? 6 : 512, few ? 264 : 2048, tokens[i]);
+            project(c, type, wide, few ? 8 : 264, tokens[i]);
+            project(c, type, 33, 257, tokens[i]);
         }
         for (size_t i = 0; i < (few ? 1 : MP_ARRAY_LEN(many)); i++) {
             matmul(c, true, type, few ? 33 : 768, few ? 264 : 2048, many[i], 0);

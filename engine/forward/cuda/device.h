@@ -78,6 +78,13 @@ struct mp_device {
     struct mp_weights weights; /* addresses are those of the device; units are not filled in */
     mp_cu_ptr weights_block;
 
+    /* A norm of few tokens that is computed with the product that reads it, if that comes next. */
+    struct {
+        mp_cu_ptr in, out; /* out 0: none */
+        const struct mp_norm *norm;
+        uint32_t tokens;
+    } ahead;
+
     struct mp_error op_error;        /* first error of an operation since the last status */
     struct mp_device_graphs *graphs; /* NULL: the host drives every step */
 
@@ -170,9 +177,12 @@ struct mp_cuda_matmul mp_device_product(const struct mp_view *w, const float *bi
 /* y (+)= w x (+ bias) */
 void mp_device_multiply(struct mp_device *device, const struct mp_view *w, const float *bias,
                         mp_cu_ptr x, mp_cu_ptr y, uint32_t tokens, bool accumulate);
-/* out := norm(x) w, both (tokens, H) */
+/* out := norm(x) w, both (tokens, H); with few tokens it waits for what comes next */
 void mp_device_norm(struct mp_device *device, mp_cu_ptr out, mp_cu_ptr x,
                     const struct mp_norm *norm, uint32_t tokens);
+/* Whether `x` is the result of a norm that waits: then it waits no more, and *in_p is what it would
+ * have read. */
+bool mp_device_take_norm(struct mp_device *device, mp_cu_ptr x, struct mp_cuda_normed *in_p);
 /* y (+)= down(silu(gate x) * up x); uses state.gate and state.up */
 void mp_device_ffn(struct mp_device *device, const struct mp_ffn *ffn, mp_cu_ptr x, mp_cu_ptr y,
                    bool accumulate);
@@ -195,6 +205,10 @@ void mp_device_shared(struct mp_compute *c, uint32_t layer);
 void mp_device_compute_combine(struct mp_compute *c, uint32_t layer, const float *weights);
 void mp_device_combine_done(struct mp_compute *c, uint32_t layer, const float *weights);
 void mp_device_router(struct mp_device *device, uint32_t layer, mp_cu_ptr x, mp_cu_ptr scores);
+/* The same in one launch, with what `route` says follows (its first members, w, out, scores and
+ * experts are filled in); false: x is no norm's result that waits, and nothing was done. */
+bool mp_device_route(struct mp_device *device, uint32_t layer, mp_cu_ptr x, mp_cu_ptr scores,
+                     struct mp_cuda_route *route);
 void mp_device_gate(struct mp_device *device, uint32_t layer, mp_cu_ptr x,
                     const struct mp_norm *norm);
 void mp_device_combine(struct mp_device *device, mp_cu_ptr x, mp_cu_ptr rank);

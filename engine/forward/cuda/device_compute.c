@@ -5,6 +5,9 @@
  *
  * The first error of an operation is kept, and later ones queue nothing, until mp_device_status()
  * returns it, once per layer.
+ *
+ * A norm of few tokens is not queued at once: the product that follows computes it as it reads, and
+ * any other operation queues it first.
  */
 #include <float.h>
 #include <math.h>
@@ -28,10 +31,43 @@ static bool can_queue(const struct mp_device *device)
     return device->op_error.status == MP_OK;
 }
 
+static void launch(struct mp_device *device, enum mp_cuda_kernel kernel, const void *params)
+{
+    if (can_queue(device))
+        keep_error(device, mp_gpu_launch(device->gpu, mp_device_stream(device), kernel, params));
+}
+
+static uint64_t address(const void *on_device)
+{
+    return (uintptr_t)on_device;
+}
+
+/* The norm that waits, if there is one, by itself. */
+static void launch_norm(struct mp_device *device)
+{
+    const struct mp_model_config *m = device->engine->config.model;
+    const struct mp_cuda_rmsnorm params = {
+        .x = device->ahead.in,
+        .w = device->ahead.out != 0 ? address(device->ahead.norm->w) : 0,
+        .out = device->ahead.out,
+        .width = m->hidden,
+        .tokens = device->ahead.tokens,
+        .x_stride = m->hidden,
+        .out_stride = m->hidden,
+        .eps = m->norm_eps,
+    };
+
+    if (device->ahead.out != 0)
+        launch(device, MP_CUDA_KERNEL_rmsnorm, &params);
+    device->ahead.out = 0;
+}
+
 enum mp_status mp_device_status(struct mp_device *device)
 {
-    const enum mp_status status = device->op_error.status;
+    enum mp_status status;
 
+    launch_norm(device);
+    status = device->op_error.status;
     if (status != MP_OK)
         mp_error_set(&device->op_error);
     device->op_error.status = MP_OK;
@@ -47,40 +83,39 @@ enum mp_status mp_device_finish(struct mp_device *device)
 
 void mp_device_launch(struct mp_device *device, enum mp_cuda_kernel kernel, const void *params)
 {
-    if (can_queue(device))
-        keep_error(device, mp_gpu_launch(device->gpu, mp_device_stream(device), kernel, params));
+    launch_norm(device);
+    launch(device, kernel, params);
 }
 
 void mp_device_upload(struct mp_device *device, mp_cu_ptr dst, const void *src, uint64_t bytes)
 {
+    launch_norm(device);
     if (can_queue(device))
         keep_error(device, mp_gpu_upload(device->gpu, mp_device_stream(device), dst, src, bytes));
 }
 
 void mp_device_download(struct mp_device *device, void *dst, mp_cu_ptr src, uint64_t bytes)
 {
+    launch_norm(device);
     if (can_queue(device))
         keep_error(device, mp_gpu_download(device->gpu, mp_device_stream(device), dst, src, bytes));
 }
 
 void mp_device_copy(struct mp_device *device, mp_cu_ptr dst, mp_cu_ptr src, uint64_t bytes)
 {
+    launch_norm(device);
     if (can_queue(device))
         keep_error(device, mp_gpu_copy(device->gpu, mp_device_stream(device), dst, src, bytes));
 }
 
 void mp_device_clear(struct mp_device *device, mp_cu_ptr dst, uint64_t bytes)
 {
+    launch_norm(device);
     if (can_queue(device))
         keep_error(device, mp_gpu_clear(device->gpu, mp_device_stream(device), dst, bytes));
 }
 
 /* ---- on any addresses */
-
-static uint64_t address(const void *on_device)
-{
-    return (uintptr_t)on_device;
-}
 
 struct mp_cuda_matmul mp_device_product(const struct mp_view *w, const float *bias, mp_cu_ptr x,
                                         mp_cu_ptr y, uint32_t tokens, bool accumulate)
@@ -106,6 +141,7 @@ void mp_device_multiply(struct mp_device *device, const struct mp_view *w, const
 {
     const struct mp_cuda_matmul params = mp_device_product(w, bias, x, y, tokens, accumulate);
 
+    launch_norm(device);
     if (can_queue(device))
         keep_error(device, mp_gemm_matmul(device->gemm, mp_device_stream(device), &params));
 }
@@ -113,19 +149,30 @@ void mp_device_multiply(struct mp_device *device, const struct mp_view *w, const
 void mp_device_norm(struct mp_device *device, mp_cu_ptr out, mp_cu_ptr x,
                     const struct mp_norm *norm, uint32_t tokens)
 {
+    launch_norm(device);
+    device->ahead.in = x;
+    device->ahead.out = out;
+    device->ahead.norm = norm;
+    device->ahead.tokens = tokens;
+    if (tokens > MP_DEVICE_FEW_TOKENS)
+        launch_norm(device);
+}
+
+bool mp_device_take_norm(struct mp_device *device, mp_cu_ptr x, struct mp_cuda_normed *in_p)
+{
     const struct mp_model_config *m = device->engine->config.model;
-    const struct mp_cuda_rmsnorm params = {
-        .x = x,
-        .w = address(norm->w),
-        .out = out,
-        .width = m->hidden,
-        .tokens = tokens,
-        .x_stride = m->hidden,
-        .out_stride = m->hidden,
+
+    if (device->ahead.out == 0 || device->ahead.out != x)
+        return false;
+    *in_p = (struct mp_cuda_normed){
+        .x = device->ahead.in,
+        .norm = address(device->ahead.norm->w),
+        .cols = m->hidden,
+        .tokens = device->ahead.tokens,
         .eps = m->norm_eps,
     };
-
-    mp_device_launch(device, MP_CUDA_KERNEL_rmsnorm, &params);
+    device->ahead.out = 0;
+    return true;
 }
 
 void mp_device_ffn(struct mp_device *device, const struct mp_ffn *ffn, mp_cu_ptr x, mp_cu_ptr y,
@@ -187,6 +234,7 @@ static void begin(struct mp_compute *c, const struct mp_batch *batch, uint32_t w
     const size_t bytes = batch->count * sizeof(uint32_t);
     uint32_t *next = ids_here(device, WANTED);
 
+    device->ahead.out = 0; /* of a step that failed */
     if (mp_gpu_is_lost(device->gpu)) {
         keep_error(device,
                    mp_fail(MP_ERR_DEVICE, "E_CUDA",
@@ -225,12 +273,37 @@ static void norm(struct mp_compute *c, enum mp_array out, enum mp_array in,
                    c->engine->tokens);
 }
 
+/* Products of one input that a norm gives, which nobody else reads, and weights of one type. */
+static bool project_normed(struct mp_device *device, const struct mp_projection *list,
+                           uint32_t count)
+{
+    const mp_cu_ptr *array = device->state.array;
+    struct mp_cuda_project params = { .in = { 0 } };
+
+    for (uint32_t i = 0; i < count; i++) {
+        if (list[i].in != MP_ARRAY_XE || list[i].add || list[i].w->type != list[0].w->type)
+            return false;
+        params.part[i] = (struct mp_cuda_part){
+            .w = address(list[i].w->data),
+            .y = array[list[i].out],
+            .bias = address(list[i].bias),
+            .rows = (uint32_t)list[i].w->rows,
+        };
+    }
+    if (!mp_device_take_norm(device, array[MP_ARRAY_XE], &params.in))
+        return false;
+    launch(device, mp_cuda_type(list[0].w->type)->project, &params);
+    return true;
+}
+
 static void project(struct mp_compute *c, const struct mp_projection *list, uint32_t count,
                     uint32_t tokens)
 {
     struct mp_device *device = mp_device_of(c);
     const mp_cu_ptr *array = device->state.array;
 
+    if (project_normed(device, list, count))
+        return;
     for (uint32_t i = 0; i < count; i++)
         mp_device_multiply(device, list[i].w, list[i].bias, array[list[i].in], array[list[i].out],
                            tokens, list[i].add);
@@ -271,7 +344,7 @@ static void store(struct mp_compute *c, uint32_t layer)
 }
 
 /* Few heads over a long context leave most of the device idle. Same bits either way. */
-static bool attends_in_parts(const struct mp_device *device)
+static bool attends_split(const struct mp_device *device)
 {
     const struct mp_engine *engine = device->engine;
     const unsigned processors = (unsigned)mp_gpu_device(device->gpu)->processors;
@@ -299,14 +372,12 @@ static void attend(struct mp_compute *c, uint32_t layer)
         .ctx = c->engine->config.ctx,
         .scale = 1.0f / sqrtf((float)m->head_dim),
         .part = s->part,
+        .turn = s->turn + m->heads * sizeof(uint32_t), /* the first row is mp_device_route()'s */
     };
 
-    if (attends_in_parts(device)) {
-        mp_device_launch(device, MP_CUDA_KERNEL_attend_part, &params);
-        mp_device_launch(device, MP_CUDA_KERNEL_attend_merge, &params);
-    } else {
-        mp_device_launch(device, MP_CUDA_KERNEL_attend, &params);
-    }
+    mp_device_launch(device,
+                     attends_split(device) ? MP_CUDA_KERNEL_attend_split : MP_CUDA_KERNEL_attend,
+                     &params);
 }
 
 static void ffn(struct mp_compute *c, const struct mp_ffn *ffn, enum mp_array in, enum mp_array x)

@@ -70,7 +70,7 @@ static void measure(const struct mp_engine_config *c, uint32_t slices, uint64_t 
     const uint64_t R = m->experts_per_token, H = m->hidden;
 
     bytes[0] = L * S * E * sizeof(struct mp_cuda_place_of);
-    bytes[1] = E * sizeof(struct mp_cuda_expert);
+    bytes[1] = (N * R < E ? N * R : E) * sizeof(struct mp_cuda_expert);
     bytes[2] = bytes[3] = N * R * sizeof(uint32_t);
     bytes[4] = L * S * sizeof(uint32_t);
     bytes[5] = L * N * E * sizeof(float);

@@ -15,7 +15,7 @@ struct mp_device_graphs {
     uint32_t tokens_max;
 
     mp_cu_ptr table;  /* struct mp_cuda_place_of (L, S, E) */
-    mp_cu_ptr work;   /* struct mp_cuda_expert (E) */
+    mp_cu_ptr work;   /* struct mp_cuda_expert, as many as N tokens can choose */
     mp_cu_ptr row;    /* u32 (N, R) */
     mp_cu_ptr expert; /* u32 (N, R) */
     mp_cu_ptr misses; /* u32 (L, S) */

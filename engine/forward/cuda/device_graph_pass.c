@@ -4,36 +4,47 @@
  * other, or captured; by whom, and what becomes of misses, is in device_graph.c.
  */
 #include "engine/forward/cuda/device_graph.h"
+#include "vmm/base/assert.h"
 
-static void queue_choice(struct mp_device *device, uint32_t moe_layer)
+/* The most experts that a step can choose. */
+static uint32_t works_max(const struct mp_device *device)
 {
-    const struct mp_device_graphs *g = device->graphs;
+    const uint32_t ranks = device->engine->tokens * device->engine->shape.top_k;
+
+    return ranks < device->engine->shape.experts ? ranks : device->engine->shape.experts;
+}
+
+static mp_cu_ptr scores_of(const struct mp_device *device, uint32_t moe_layer)
+{
     const struct mp_engine *engine = device->engine;
-    const struct mp_shape *shape = &engine->shape;
-    const mp_cu_ptr scores =
-        g->scores + (uint64_t)moe_layer * engine->tokens * shape->experts * sizeof(float);
-    const struct mp_cuda_top_k top_k = {
-        .scores = scores,
-        .expert = g->expert,
+
+    return device->graphs->scores +
+           (uint64_t)moe_layer * engine->tokens * engine->shape.experts * sizeof(float);
+}
+
+static struct mp_cuda_top_k choice_of(const struct mp_device *device, uint32_t moe_layer)
+{
+    const struct mp_shape *shape = &device->engine->shape;
+
+    return (struct mp_cuda_top_k){
+        .scores = scores_of(device, moe_layer),
+        .expert = device->graphs->expert,
         .weight = device->state.weight,
         .experts = shape->experts,
         .top_k = shape->top_k,
-        .tokens = engine->tokens,
+        .tokens = device->engine->tokens,
     };
-
-    /* Where the routing is given, the router's work is done all the same, for the time it takes. */
-    mp_device_router(device, engine->layer_of[moe_layer], device->state.xn,
-                     engine->config.forced_routing != NULL ? device->state.scores : scores);
-    mp_device_launch(device, MP_CUDA_KERNEL_top_k, &top_k);
 }
 
 /* work := the chosen experts' slices of one number that are resident. */
-static void queue_resolve(struct mp_device *device, uint32_t moe_layer, uint32_t slice)
+static struct mp_cuda_resolve list_of(const struct mp_device *device, uint32_t moe_layer,
+                                      uint32_t slice)
 {
     const struct mp_device_graphs *g = device->graphs;
     const struct mp_shape *shape = &device->engine->shape;
     const uint64_t list = (uint64_t)moe_layer * mp_device_slices(device) + slice;
-    const struct mp_cuda_resolve params = {
+
+    return (struct mp_cuda_resolve){
         .expert = g->expert,
         .table = g->table + list * shape->experts * sizeof(struct mp_cuda_place_of),
         .work = g->work,
@@ -45,9 +56,27 @@ static void queue_resolve(struct mp_device *device, uint32_t moe_layer, uint32_t
         .channels =
             (uint32_t)mp_ffn_slices_channels(&device->engine->config.weights->slices, slice),
         .accumulate = slice > 0,
+        .works = works_max(device),
     };
+}
 
-    mp_device_launch(device, MP_CUDA_KERNEL_resolve, &params);
+/* Scores, choice and the list of the first slices; x is kept for the host. Where the routing is
+ * given, the router's work is done all the same, for the time it takes. */
+static void queue_route(struct mp_device *device, uint32_t moe_layer)
+{
+    const struct mp_engine *engine = device->engine;
+    const uint64_t bytes = (uint64_t)engine->tokens * engine->config.model->hidden * sizeof(float);
+    const bool given = engine->config.forced_routing != NULL;
+    struct mp_cuda_route route = {
+        .kept = device->graphs->x + moe_layer * bytes,
+        .choose = choice_of(device, moe_layer),
+        .list = list_of(device, moe_layer, 0),
+    };
+    const bool done = mp_device_route(device, engine->layer_of[moe_layer], device->state.xn,
+                                      given ? device->state.scores : route.choose.scores, &route);
+
+    mp_assert(done); /* the layer's norm came just before, and of few tokens */
+    (void)done;
 }
 
 static void queue_slice(struct mp_device *device, uint32_t slice)
@@ -62,7 +91,7 @@ static void queue_slice(struct mp_device *device, uint32_t slice)
         .act = s->act,
         .rank = s->rank,
         .type = g->type,
-        .works = m->experts,
+        .works = works_max(device),
         .hidden = m->hidden,
         .channels =
             (uint32_t)mp_ffn_slices_channels(&device->engine->config.weights->slices, slice),
@@ -75,19 +104,18 @@ static void queue_slice(struct mp_device *device, uint32_t slice)
     mp_device_launch(device, mp_cuda_type(g->type)->experts_down, &params);
 }
 
-/* A layer's experts, whichever the router chooses; before them x is kept for the host. */
+/* A layer's experts, whichever the router chooses. */
 static enum mp_status queue_experts(struct mp_compute *c, uint32_t moe_layer)
 {
     struct mp_device *device = mp_device_of(c);
-    const struct mp_model_config *m = c->engine->config.model;
-    const uint64_t bytes = (uint64_t)c->engine->tokens * m->hidden * sizeof(float);
-
-    mp_device_copy(device, device->graphs->x + moe_layer * bytes, device->state.x, bytes);
-    queue_choice(device, moe_layer);
-    if (m->shared_ffn != 0)
+    queue_route(device, moe_layer);
+    if (c->engine->config.model->shared_ffn != 0)
         mp_device_shared(c, c->engine->layer_of[moe_layer]);
     for (uint32_t slice = 0; slice < mp_device_slices(device); slice++) {
-        queue_resolve(device, moe_layer, slice);
+        const struct mp_cuda_resolve list = list_of(device, moe_layer, slice);
+
+        if (slice > 0)
+            mp_device_launch(device, MP_CUDA_KERNEL_resolve, &list);
         queue_slice(device, slice);
     }
     mp_device_combine(device, device->state.x, device->state.rank);

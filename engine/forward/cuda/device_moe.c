@@ -29,9 +29,28 @@ void mp_device_router(struct mp_device *device, uint32_t layer, mp_cu_ptr x, mp_
         .x = scores, .width = experts, .tokens = tokens, .stride = experts
     };
     const struct mp_cuda_type *type = mp_cuda_type(w->type);
+    struct mp_cuda_route route = { .kept = 0 };
 
+    if (mp_device_route(device, layer, x, scores, &route))
+        return;
     mp_device_launch(device, tokens <= MP_DEVICE_FEW_TOKENS ? type->gemv : type->gemm, &params);
     mp_device_launch(device, MP_CUDA_KERNEL_softmax, &softmax);
+}
+
+bool mp_device_route(struct mp_device *device, uint32_t layer, mp_cu_ptr x, mp_cu_ptr scores,
+                     struct mp_cuda_route *route)
+{
+    const struct mp_view *w = &device->weights.layers[layer].router;
+
+    if (!mp_device_take_norm(device, x, &route->in))
+        return false;
+    route->w = (uintptr_t)w->data;
+    route->out = x;
+    route->scores = scores;
+    route->turn = device->state.turn;
+    route->experts = device->engine->shape.experts;
+    mp_device_launch(device, mp_cuda_type(w->type)->route, route);
+    return true;
 }
 
 void mp_device_gate(struct mp_device *device, uint32_t layer, mp_cu_ptr x,

@@ -162,6 +162,21 @@ MP_DEVICE struct mp_words mp_load(const MP_GLOBAL void *at)
     return to;
 }
 
+/* What this thread has written, and seen of others, is seen by all that see what it writes next. */
+MP_DEVICE void mp_fence(void)
+{
+    asm volatile("fence.acq_rel.gpu;" ::: "memory");
+}
+
+/* *at += 1, for all threads of the device; returns what it was. */
+MP_DEVICE uint32_t mp_take_turn(MP_GLOBAL uint32_t *at)
+{
+    uint32_t before;
+
+    asm volatile("atom.global.add.u32 %0, [%1], 1;" : "=r"(before) : "l"(at) : "memory");
+    return before;
+}
+
 MP_DEVICE uint64_t mp_now_ns(void)
 {
     uint64_t now;

@@ -183,6 +183,16 @@ static inline struct mp_words mp_load_once(const void *at)
     return mp_load(at);
 }
 
+/* Blocks run one after another. */
+static inline void mp_fence(void)
+{
+}
+
+static inline uint32_t mp_take_turn(uint32_t *at)
+{
+    return (*at)++;
+}
+
 static inline uint64_t mp_now_ns(void)
 {
     return mp_simt_now_ns();

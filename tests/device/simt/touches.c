@@ -43,6 +43,25 @@ static void matmul(const struct mp_cuda_matmul *p, int type, const struct out *o
     rows(out, p->y, p->tokens, p->y_stride, p->rows, sizeof(float), true);
 }
 
+static void normed(const struct mp_cuda_normed *in, const struct out *out)
+{
+    (void)floats(out, in->x, (uint64_t)in->tokens * in->cols, false);
+    (void)floats(out, in->norm, in->cols, false);
+}
+
+static void project(const struct mp_cuda_project *p, int type, const struct out *out)
+{
+    normed(&p->in, out);
+    for (unsigned i = 0; i < 3; i++) {
+        const struct mp_cuda_part *part = &p->part[i];
+
+        (void)range(out, part->w, (uint64_t)part->rows * p->in.cols * type_bytes(type), false);
+        if (part->bias != 0)
+            (void)floats(out, part->bias, part->rows, false);
+        (void)floats(out, part->y, (uint64_t)p->in.tokens * part->rows, true);
+    }
+}
+
 static void embed(const struct mp_cuda_embed *p, const struct out *out)
 {
     const uint64_t row_bytes = p->width * type_bytes((int)p->type);
@@ -97,21 +116,18 @@ static void place(const struct mp_cuda_place *p, const struct out *out)
     }
 }
 
-enum { ATTEND_READS = 1, ATTEND_WRITES = 2, ATTEND_PART_READ = 4, ATTEND_PART_WRITE = 8 };
-
-static void attention(const struct mp_cuda_attend *p, const struct out *out, int what)
+static void attention(const struct mp_cuda_attend *p, const struct out *out, bool split)
 {
     const uint64_t T = p->tokens, D = p->head_dim, K = p->kv_heads * D;
     const uint32_t *position = (const uint32_t *)(uintptr_t)p->position;
     const uint32_t *sequence = (const uint32_t *)(uintptr_t)p->sequence;
     const bool known = range(out, p->position, T * sizeof(*position), false);
 
-    if ((what & (ATTEND_PART_READ | ATTEND_PART_WRITE)) != 0)
-        (void)range(out, p->part, mp_cuda_attend_part_bytes(p), (what & ATTEND_PART_WRITE) != 0);
-    if ((what & ATTEND_WRITES) != 0)
-        (void)floats(out, p->out, T * p->heads * D, true);
-    if ((what & ATTEND_READS) == 0)
-        return;
+    if (split) {
+        (void)range(out, p->part, mp_cuda_attend_part_bytes(p), true);
+        (void)range(out, p->turn, T * p->heads * sizeof(uint32_t), true);
+    }
+    (void)floats(out, p->out, T * p->heads * D, true);
     (void)floats(out, p->q, T * p->heads * D, false);
     if (!range(out, p->sequence, T * sizeof(*sequence), false) || !known)
         return;
@@ -223,11 +239,28 @@ static void resolve(const struct mp_cuda_resolve *p, const struct out *out)
 
     (void)range(out, p->expert, ranks * sizeof(uint32_t), false);
     (void)range(out, p->table, p->experts * sizeof(struct mp_cuda_place_of), false);
-    (void)range(out, p->work, p->experts * sizeof(struct mp_cuda_expert), true);
+    (void)range(out, p->work, p->works * sizeof(struct mp_cuda_expert), true);
     (void)range(out, p->row, ranks * sizeof(uint32_t), true);
     (void)range(out, p->misses, sizeof(uint32_t), true);
     if (p->chosen != 0)
         (void)range(out, p->chosen, p->experts * sizeof(uint32_t), true);
+}
+
+static void route(const struct mp_cuda_route *p, int type, const struct out *out)
+{
+    const uint64_t T = p->in.tokens, H = p->in.cols;
+
+    normed(&p->in, out);
+    (void)range(out, p->w, (uint64_t)p->experts * H * type_bytes(type), false);
+    (void)floats(out, p->out, T * H, true);
+    if (p->kept != 0)
+        (void)floats(out, p->kept, T * H, true);
+    (void)floats(out, p->scores, T * p->experts, true);
+    (void)range(out, p->turn, sizeof(uint32_t), true);
+    if (p->choose.top_k == 0)
+        return;
+    top_k(&p->choose, out);
+    resolve(&p->list, out);
 }
 
 static void argmax(const struct mp_cuda_argmax *p, const struct out *out)
@@ -292,10 +325,12 @@ TOUCHES(gemv_f16, mp_cuda_matmul, matmul(p, MP_WTYPE_F16, out))
 TOUCHES(gemm_f32, mp_cuda_matmul, matmul(p, MP_WTYPE_F32, out))
 TOUCHES(gemm_bf16, mp_cuda_matmul, matmul(p, MP_WTYPE_BF16, out))
 TOUCHES(gemm_f16, mp_cuda_matmul, matmul(p, MP_WTYPE_F16, out))
+TOUCHES(project_f32, mp_cuda_project, project(p, MP_WTYPE_F32, out))
+TOUCHES(project_bf16, mp_cuda_project, project(p, MP_WTYPE_BF16, out))
+TOUCHES(project_f16, mp_cuda_project, project(p, MP_WTYPE_F16, out))
 TOUCHES(place, mp_cuda_place, place(p, out))
-TOUCHES(attend, mp_cuda_attend, attention(p, out, ATTEND_READS | ATTEND_WRITES))
-TOUCHES(attend_part, mp_cuda_attend, attention(p, out, ATTEND_READS | ATTEND_PART_WRITE))
-TOUCHES(attend_merge, mp_cuda_attend, attention(p, out, ATTEND_WRITES | ATTEND_PART_READ))
+TOUCHES(attend, mp_cuda_attend, attention(p, out, false))
+TOUCHES(attend_split, mp_cuda_attend, attention(p, out, true))
 TOUCHES(softmax, mp_cuda_softmax,
         rows(out, p->x, p->tokens, p->stride, p->width, sizeof(float), true))
 TOUCHES(axpy, mp_cuda_axpy, axpy(p, out))
@@ -309,6 +344,9 @@ TOUCHES(experts_down_f16, mp_cuda_experts, experts(p, MP_WTYPE_F16, false, out))
 TOUCHES(combine, mp_cuda_combine, combine(p, out))
 TOUCHES(top_k, mp_cuda_top_k, top_k(p, out))
 TOUCHES(resolve, mp_cuda_resolve, resolve(p, out))
+TOUCHES(route_f32, mp_cuda_route, route(p, MP_WTYPE_F32, out))
+TOUCHES(route_bf16, mp_cuda_route, route(p, MP_WTYPE_BF16, out))
+TOUCHES(route_f16, mp_cuda_route, route(p, MP_WTYPE_F16, out))
 TOUCHES(argmax, mp_cuda_argmax, argmax(p, out))
 TOUCHES(sample, mp_cuda_sample, sample(p, out))
 TOUCHES(round_bf16, mp_cuda_round, round_all(p, out))

@@ -1,6 +1,6 @@
 /*
- * Attention on a device, run on the CPU: values against a softmax in double; one launch or two, one
- * token or many give the same bits.
+ * Attention on a device, run on the CPU: values against a softmax in double; one block or four to a
+ * head, one token or many give the same bits.
  */
 #include "tests/unit/kernels/cuda/cuda_run.h"
 
@@ -38,7 +38,7 @@ static struct problem problem_make(uint32_t dim, uint32_t heads, uint32_t kv_hea
     return p;
 }
 
-static float *attend(const struct problem *p, uint32_t first, uint32_t tokens, int parts)
+static float *attend(const struct problem *p, uint32_t first, uint32_t tokens, int split)
 {
     const size_t width = (size_t)p->heads * p->dim;
     float *out = operand(tokens * width * sizeof(*out));
@@ -54,12 +54,18 @@ static float *attend(const struct problem *p, uint32_t first, uint32_t tokens, i
                                      tokens,
                                      p->ctx,
                                      1 / sqrtf((float)p->dim),
+                                     0,
                                      0 };
 
-    if (parts) {
+    if (split) {
+        uint32_t *turn = operand(tokens * p->heads * sizeof(*turn));
+
+        memset(turn, 0, tokens * p->heads * sizeof(*turn));
         params.part = at(operand(mp_cuda_attend_part_bytes(&params)));
-        launch(MP_CUDA_KERNEL_attend_part, &params);
-        launch(MP_CUDA_KERNEL_attend_merge, &params);
+        params.turn = at(turn);
+        launch(MP_CUDA_KERNEL_attend_split, &params);
+        for (uint32_t i = 0; i < tokens * p->heads; i++)
+            CHECK_EQ(turn[i], 0);
     } else {
         launch(MP_CUDA_KERNEL_attend, &params);
     }
