@@ -1,0 +1,77 @@
+"""What ptxas makes of the kernels (tools/make_ptx --report, --assemble); no program of its own.
+
+Usage: ptx_report.py PTXAS report|assemble
+
+report: the table of docs/kernels.md. assemble: nothing but errors. Both end with 1 if an architecture
+is refused, or a kernel has a stack frame or spills a register.
+"""
+import re
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+
+PTX = "kernels/cuda/kernels.ptx"
+REGISTERS = 65536  # of a multiprocessor; warps get them by 256
+# Compute capability: threads, blocks and KiB of shared memory of a multiprocessor, by NVIDIA's
+# programming guide (technical specifications per compute capability).
+ARCHES = {75: (1024, 16, 64), 80: (2048, 32, 164), 86: (1536, 16, 100), 89: (1536, 24, 100),
+          90: (2048, 32, 228), 100: (2048, 32, 228), 120: (1536, 24, 100)}
+# Kernels that wait for memory: the bytes that a thread has asked for before it needs the first of
+# them, with one token (kernels/cuda/dot.cuh, attend.cuh with heads of 128, measure.cuh).
+IN_FLIGHT = {"gemv_bf16": 128, "gemv_f32": 256, "project_bf16": 128, "experts_up_bf16": 128,
+             "experts_down_bf16": 128, "attend": 128, "attend_split": 128, "read": 64}
+SHOWN = list(IN_FLIGHT) + ["gemm_bf16", "route_bf16", "combine", "place", "sample"]
+SHARED = {"attend": (32 * (2 + 128) + 33) * 4}  # dynamic shared memory that counts here
+
+
+def assemble(ptxas, arch):
+    run = subprocess.run([ptxas, "-v", f"-arch=sm_{arch}", "-o", "/dev/null", PTX],
+                         capture_output=True, text=True, check=False)
+    if run.returncode != 0:
+        print(run.stdout + run.stderr, file=sys.stderr)
+        sys.exit(f"ptx_report: ptxas refuses {PTX} for sm_{arch}")
+    registers, name = {}, ""
+    for line in run.stderr.splitlines():
+        if found := re.search(r"entry function 'mp_(\w+)'", line):
+            name = found[1]
+        if found := re.search(r"(\d+) bytes stack frame, (\d+) bytes spill stores", line):
+            if found[1] != "0" or found[2] != "0":
+                sys.exit(f"ptx_report: {name} for sm_{arch}: {line.strip()}")
+        if found := re.search(r"Used (\d+) registers", line):
+            registers[name] = int(found[1])
+    return registers
+
+
+def threads_of():
+    found = re.findall(r"\.entry mp_(\w+)\(.*?\.maxntid (\d+)", open(PTX).read(), re.S)
+    return {name: int(threads) for name, threads in found}
+
+
+def blocks(arch, registers, threads, shared):
+    most, limit, shared_kib = ARCHES[arch]
+    of_warp = (registers * 32 + 255) // 256 * 256
+    counts = [limit, most // threads, REGISTERS // of_warp // (threads // 32)]
+    if shared > 0:
+        counts.append(shared_kib * 1024 // (shared + 1024))
+    return min(counts)
+
+
+def main():
+    ptxas, what = sys.argv[1:]
+    with ThreadPoolExecutor(2) as pool:
+        used = dict(zip(ARCHES, pool.map(lambda arch: assemble(ptxas, arch), ARCHES)))
+    if what == "assemble":
+        return
+    threads = threads_of()
+    print("| kernel | threads | " + " | ".join(f"sm_{arch}" for arch in ARCHES) + " |")
+    print("|---|---|" + "---|" * len(ARCHES))
+    for name in SHOWN:
+        cells = []
+        for arch in ARCHES:
+            count = blocks(arch, used[arch][name], threads[name], SHARED.get(name, 0))
+            flight = count * threads[name] * IN_FLIGHT.get(name, 0) // 1024
+            cells.append(f"{used[arch][name]}, {count}" + (f", {flight}" if flight else ""))
+        print(f"| `{name}` | {threads[name]} | " + " | ".join(cells) + " |")
+
+
+main()
