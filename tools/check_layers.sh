@@ -36,7 +36,8 @@ policy/replay:      vmm/base policy policy/assign policy/record
 policy/sim:         vmm/base vmm/options vmm/space policy policy/pager policy/replay
 policy/sim/cluster: vmm/base vmm/options vmm/format policy policy/place policy/sim
 engine/pool:        vmm/base vmm/options vmm/topo
-engine/text:        vmm/base vmm/format
+engine/text:        vmm/base vmm/format engine/text/jinja
+engine/text/jinja:  vmm/base
 engine/text/grammar: vmm/base vmm/format engine/text
 engine/model:       vmm/* kernels/cpu policy engine/model/arch engine/model/sidecar
 engine/model/arch:  vmm/base engine/model

@@ -59,10 +59,10 @@ enum mp_status mp_open_chat(const struct mp_args *args, struct mp_chat **chat_p)
     if (args->chat_template == NULL)
         return mp_chat_load(args->model, chat_p);
     if (strcmp(args->chat_template, "chatml") == 0)
-        return mp_chat_parse("--chat-template", chatml, strlen(chatml), NULL, NULL, chat_p);
+        return mp_chat_load_as(args->model, "--chat-template", chatml, strlen(chatml), chat_p);
     status = mp_read_text(args->chat_template, &text, &bytes);
     if (status == MP_OK)
-        status = mp_chat_parse(args->chat_template, text, bytes, "<s>", "</s>", chat_p);
+        status = mp_chat_load_as(args->model, args->chat_template, text, bytes, chat_p);
     free(text);
     return status;
 }

@@ -77,13 +77,20 @@ static void check_fixed_point(const struct mp_tokenizer *tok, const struct mp_id
     free(text_again);
 }
 
-/* The chat recogniser reads texts from files as well. */
+/* Chat templates are texts from files as well, and programs. */
 static void check_chat(const uint8_t *data, size_t bytes)
 {
+    static const struct mp_chat_message messages[] = { { MP_CHAT_SYSTEM, "s <|im_end|>", 12 },
+                                                       { MP_CHAT_USER, " u\n\xc3\xa9", 5 } };
     struct mp_chat *chat;
+    struct mp_spans spans = { 0 };
 
-    if (mp_chat_parse("t", (const char *)data, bytes, "<s>", "</s>", &chat) == MP_OK)
-        mp_chat_destroy(chat);
+    if (mp_chat_parse("t", (const char *)data, bytes, "<s>", "</s>", &chat) != MP_OK)
+        return;
+    if (mp_chat_render(chat, messages, 2, true, &spans) != MP_OK)
+        FUZZ_CHECK(spans.spans == NULL);
+    mp_spans_free(&spans);
+    mp_chat_destroy(chat);
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes)

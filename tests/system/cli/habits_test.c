@@ -73,7 +73,7 @@ static void special_tokens_are_asked_for(void)
 
 static void chat_formats_are_named_or_read(void)
 {
-    static const char unknown[] = "{{ messages }}";
+    static const char unknown[] = "{% include 'x' %}";
 
     cli_expect(ARGS("run", CLI_MODEL, "hi", "-n", "1", "--chat", "--chat-template", "chatml"), 0,
                "1 generated");

@@ -1,4 +1,5 @@
-/* Chat formats: what is recognised, what is refused and why, and the prompts that come out. */
+/* Chat formats: where they come from, what is refused and why, and whose text is whose. */
+#include "tests/support/fault/wrap.h"
 #include "tests/support/test.h"
 #include "tests/support/tmpdir.h"
 #include "engine/text/chat.h"
@@ -64,7 +65,9 @@ static const char mistral_system_first[] =
     "{%- endfor %}\n";
 
 static const char mistral_system_last[] =
-    "{{- bos_token }}{%- for message in loop_messages %}{%- if message[\"role\"] == \"user\" %}"
+    "{%- if messages[0]['role'] == 'system' %}{%- set system_message = messages[0]['content'] %}"
+    "{%- set loop_messages = messages[1:] %}{%- else %}{%- set loop_messages = messages %}"
+    "{%- endif %}{{- bos_token }}{%- for message in loop_messages %}{%- if message[\"role\"] == \"user\" %}"
     "{%- if loop.last and system_message is defined %}"
     "{{- \"[INST] \" + system_message + \"\\n\\n\" + message[\"content\"] + \"[/INST]\" }}"
     "{%- else %}{{- \"[INST] \" + message[\"content\"] + \"[/INST]\" }}{%- endif %}"
@@ -167,9 +170,7 @@ static void orders_of_roles_that_a_format_has_not(void)
 {
     check_roles(chatml, NULL, 0, "needs a message");
     check_roles(chatml, talk, 2, "cannot answer an answer");
-    check_roles(mistral, with_system, 2, "has no system messages");
-    check_roles(mistral, talk + 1, 2, "in turn");
-    check_roles(mistral_system_first, with_system, 1, "needs a user message");
+    check_roles("{{ raise_exception('no ' ~ messages[0].role) }}", one, 1, "format says: no user");
 }
 
 static void check_refused(const char *jinja, const char *code, const char *text)
@@ -185,74 +186,21 @@ static void check_refused(const char *jinja, const char *code, const char *text)
     CHECK(strstr(mp_error_last()->text, "use --prompt without --chat") != NULL);
 }
 
-/* The template with `from` replaced by `to` must be refused. */
-static void check_changed(const char *jinja, const char *from, const char *to, const char *text)
+/* Programs of strangers are bounded, however large or wicked. */
+static void wicked_templates_end(void)
 {
-    char changed[4096];
-    const char *at = strstr(jinja, from);
-
-    CHECK(at != NULL);
-    snprintf(changed, sizeof(changed), "%.*s%s%s", (int)(at - jinja), jinja, to, at + strlen(from));
-    check_refused(changed, "E_CHAT_TEMPLATE", text);
-}
-
-/* The loop may call a message what it likes; a name that only ends so is another. */
-static void loops_have_variables(void)
-{
-    static const char m[] =
-        "{% for m in messages %}{{ '<|im_start|>' + m['role'] + '\\n' + "
-        "m.content + '<|im_end|>' + '\\n' }}{% endfor %}"
-        "{% if add_generation_prompt %}{{ '<|im_start|>assistant\\n' }}{% endif %}";
-    static const char two[] =
-        "{% for m in messages %}{{ '<|im_start|>' + m['role'] + '\\n' + "
-        "m['content'] + '<|im_end|>' + '\\n' }}{% endfor %}{% for x in messages %}{% endfor %}"
-        "{% if add_generation_prompt %}{{ '<|im_start|>assistant\\n' }}{% endif %}";
-    char many[4096] = "{% for m in messages %}";
-
-    check_prompt(m, one, 1, true, "<|im_start|>user\nHi<|im_end|>\n<|im_start|>assistant\n");
-    check_prompt(m, with_system, 2, false,
-                 "<|im_start|>system\nBe brief.<|im_end|>\n<|im_start|>user\n1<|im_end|>\n");
-    check_changed(m, "m['role']", "n['role']", "do not look like ChatML");
-    check_changed(m, "m['role']", "am['role']", "do not look like ChatML");
-    check_refused(two, "E_CHAT_TEMPLATE", "do not look like ChatML");
-    /* As long as it can get. */
-    while (strlen(many) < sizeof(many) - 8)
-        strcat(many, "m[");
-    check_refused(many, "E_CHAT_TEMPLATE", "not a known one");
-}
-
-static void templates_with_something_unknown_are_refused(void)
-{
-    check_refused("", "E_CHAT_TEMPLATE", "neither ChatML nor [INST]");
-    check_refused("{{ '<|user|>' + messages[0].content }}", "E_CHAT_TEMPLATE", "neither ChatML");
-    check_changed(chatml, "{% for", "Answer in rhyme.{% for", "text outside of expressions");
-    check_changed(chatml, "{% for", "{{ bos_token }}{% for", "bos_token");
-    check_changed(chatml, "message['content']", "message['content'] | trim", "trim");
-    check_changed(chatml, "<|im_end|>", "<|im_sep|><|im_end|>", "marks besides");
-    check_changed(chatml, "'\\n' + message", "'\\n\\n' + message", "do not look like ChatML");
-    check_changed(chatml, "assistant\\n", "assistant\\nSure, ", "beginning of its answers");
-    check_changed(chatml, "{% endif %}", "{{ '<think>\\n' }}{% endif %}",
-                  "beginning of its answers");
-    check_changed(chatml_default, "helpful", "evil", "default system prompt is unknown");
-    check_changed(chatml_default, "\n' + message.content", "\n\n' + message.content",
-                  "do not look like ChatML");
-    check_changed(chatml_default, " -}}\n{% endfor", " }}\n{% endfor", "text outside");
-    check_changed(chatml_thinking, ".split(", ".partition(", "</think>");
-    check_changed(mistral, "{{ bos_token }}", "", "bos_token");
-    check_changed(mistral, " + eos_token", "", "answers are unknown");
-    check_changed(mistral, "'[INST] ' +", "'[INST] ' + upper +", "user messages are unknown");
-    check_changed(mistral, "'[INST] '", "'[INST] <<SYS>>'", "<<SYS>>");
-    check_changed(mistral_system_first, "loop.first and", "true and",
-                  "place of its system message");
-    check_changed(mistral_system_last, "message[\"content\"] + \"[/INST]\" }}{%- endif",
-                  "message[\"content\"] + \" [/INST]\" }}{%- endif", "user messages are unknown");
-    check_changed(mistral_system_last, "[INST] \" + message", "[INST] \" + (x|trim) + message",
-                  "user messages are unknown");
-}
-
-/* K12: programs are looked at, not run, however large or wicked. */
-static void wicked_templates_are_not_run(void)
-{
+    static const char *const refused[] = {
+        "{% macro f() %}{{ f() }}{% endmacro %}{{ f() }}",
+        "{% for a in range(90000) %}{% for b in range(90000) %}{% endfor %}{% endfor %}",
+        "{% set n = namespace(t='x') %}{% for a in range(100) %}{% set n.t = n.t ~ n.t %}{% endfor %}",
+        "{{ 'x' * 1000000000 }}",
+        "{{ range(1000000000) }}",
+        "{{ {}.__class__.__mro__ }}",
+        "{{ 9223372036854775807 + 1 }}",
+        "{{ -9223372036854775807 - 2 }}",
+        "{{ (-9223372036854775807 - 1) // -1 }}",
+        "{{ [] | tojson(indent=1000000) }}",
+    };
     const size_t bytes = 10u << 20;
     char *big = malloc(bytes + 1);
     struct mp_chat *chat;
@@ -261,15 +209,102 @@ static void wicked_templates_are_not_run(void)
     memset(big, '{', bytes);
     big[bytes] = '\0';
     check_refused(big, "E_CHAT_SIZE", "has 10485760 bytes, need at most 1048576");
-    CHECK_EQ(mp_chat_parse("t", big, MP_CHAT_TEMPLATE_BYTES_MAX, NULL, NULL, &chat), MP_ERR_MODEL);
-    memset(big, '\'', bytes);
+    for (const char *c = "{('[-\""; *c != '\0'; c++) {
+        memset(big, *c, MP_CHAT_TEMPLATE_BYTES_MAX);
+        memcpy(big, "{{", 2);
+        CHECK_EQ(mp_chat_parse("t", big, MP_CHAT_TEMPLATE_BYTES_MAX, NULL, NULL, &chat),
+                 MP_ERR_MODEL);
+        CHECK_STR(mp_error_last()->code, "E_CHAT_TEMPLATE");
+    }
+    for (size_t i = 0; i < MP_CHAT_TEMPLATE_BYTES_MAX; i += 16)
+        memcpy(big + i, "{% if a %}      ", 16);
     CHECK_EQ(mp_chat_parse("t", big, MP_CHAT_TEMPLATE_BYTES_MAX, NULL, NULL, &chat), MP_ERR_MODEL);
     free(big);
-    check_refused("{% macro f() %}{{ f() }}{% endmacro %}{{ f() }}", "E_CHAT_TEMPLATE",
-                  "neither ChatML");
-    check_refused("{% include '/etc/passwd' %}", "E_CHAT_TEMPLATE", "neither ChatML");
-    check_refused("{{ ''.__class__.__mro__[1].__subclasses__() }}{{ '[INST]", "E_CHAT_TEMPLATE",
-                  "not a known one");
+    check_refused("{% include '/etc/passwd' %}", "E_CHAT_TEMPLATE", "no statement 'include'");
+    check_refused("a\n\n{{ x | nonsense }}", "E_CHAT_TEMPLATE",
+                  "line 3: there is no filter 'nonsense'");
+    for (size_t i = 0; i < sizeof(refused) / sizeof(*refused); i++) {
+        struct mp_spans spans = { 0 };
+
+        chat = parse(refused[i]);
+        CHECK_EQ(mp_chat_render(chat, one, 1, true, &spans), MP_ERR_CONFIG);
+        CHECK_STR(mp_error_last()->code, "E_CHAT_RENDER");
+        CHECK(spans.spans == NULL && spans.text == NULL);
+        mp_chat_destroy(chat);
+    }
+}
+
+/* Texts of calls where a template wants texts, objects where it wants those. */
+static void arguments_of_calls_are_what_the_template_wants(void)
+{
+    static const char conversation[] =
+        "[{\"role\": \"user\", \"content\": \"q\"}, {\"role\": \"assistant\", \"content\": null, "
+        "\"tool_calls\": [{\"function\": {\"name\": \"f\", \"arguments\": {\"a\": 1}}}]}, "
+        "{\"role\": \"tool\", \"content\": \"r\"}]";
+    static const char *const templates[][2] = {
+        { "{{ messages[1].tool_calls[0].function.arguments.items() | list }}", "[('a', 1)]" },
+        { "{{ '<' + messages[1].tool_calls[0].function.arguments + '>' }}", "<{\"a\":1}>" },
+    };
+    json_t *messages = json_loads(conversation, 0, NULL), *tools = json_array();
+    const struct mp_chat_input input = { .messages = messages, .tools = tools, .answer = true };
+
+    CHECK(messages != NULL);
+    for (size_t i = 0; i < 2; i++) {
+        struct mp_chat *chat = parse(templates[i][0]);
+        struct mp_spans spans = { 0 };
+
+        CHECK_EQ(mp_chat_render_json(chat, &input, &spans), MP_OK);
+        CHECK(strncmp(spans.text, templates[i][1], 4) == 0 || i == 0);
+        mp_spans_free(&spans);
+        mp_chat_destroy(chat);
+    }
+    json_decref(messages);
+    json_decref(tools);
+}
+
+/* However a template cuts, joins and shows it. */
+static void texts_stay_whose_they_are(void)
+{
+    struct mp_chat *chat =
+        parse("<s>{% for m in messages %}{{ '<a>' ~ (m.content | upper | trim)[1:] ~ '<b>' }}"
+              "{{ m | tojson }}{{ [m.content.split('q')] }}{% endfor %}</s>");
+    static const char *const expected[] = { "<s><a>",     "1",      "<b>{\"",  "role",   "\": \"",
+                                            "user",       "\", \"", "content", "\": \"", "q1",
+                                            "\"}[['', '", "1",      "']]</s>" };
+    struct mp_spans spans = { 0 };
+
+    CHECK_EQ(mp_chat_render(chat, talk, 1, true, &spans), MP_OK);
+    for (size_t i = 0; i < spans.count; i++) {
+        CHECK_EQ(spans.spans[i].bytes, strlen(expected[i]));
+        CHECK(memcmp(spans.spans[i].text, expected[i], spans.spans[i].bytes) == 0);
+        CHECK_EQ(spans.spans[i].special, i % 2 == 0);
+    }
+    CHECK_EQ(spans.count, 13);
+    mp_spans_free(&spans);
+    mp_chat_destroy(chat);
+}
+
+/* Each allocation fails once: what is there is freed, and the failure is told. */
+static void no_memory(void)
+{
+    for (uint64_t n = 0;; n++) {
+        struct mp_chat *chat = NULL;
+        struct mp_spans spans = { 0 };
+        enum mp_status status;
+
+        fault_nth(FAULT_ALLOCATIONS, n);
+        status = mp_chat_load("models/tiny-moe", &chat);
+        if (status == MP_OK)
+            status = mp_chat_render(chat, with_system, 4, true, &spans);
+        mp_spans_free(&spans);
+        mp_chat_destroy(chat);
+        if (fault_end() == 0) {
+            CHECK_EQ(status, MP_OK);
+            CHECK(n > 8);
+            return;
+        }
+        CHECK_EQ(status, MP_ERR_NO_MEMORY);
+    }
 }
 
 static void write_file(const char *dir, const char *name, const char *text)
@@ -282,15 +317,19 @@ static void write_file(const char *dir, const char *name, const char *text)
     CHECK(file != NULL && fputs(text, file) >= 0 && fclose(file) == 0);
 }
 
-static void check_load(const char *dir, const char *name, const char *code)
+static void check_load(const char *dir, const char *prompt, const char *code)
 {
     struct mp_chat *chat = NULL;
+    struct mp_spans spans = { 0 };
 
     CHECK_EQ(mp_chat_load(dir, &chat), code == NULL ? MP_OK : MP_ERR_MODEL);
-    if (code == NULL)
-        CHECK_STR(mp_chat_name(chat), name);
-    else
+    if (code == NULL) {
+        CHECK_EQ(mp_chat_render(chat, one, 1, true, &spans), MP_OK);
+        CHECK_EQ(strncmp(spans.text, prompt, strlen(prompt)), 0);
+        mp_spans_free(&spans);
+    } else {
         CHECK_STR(mp_error_last()->code, code);
+    }
     mp_chat_destroy(chat);
 }
 
@@ -298,19 +337,25 @@ static void templates_are_found_in_their_files(void)
 {
     const char *const dir = test_tmpdir();
     static const char *const files[] = { "tokenizer_config.json", "chat_template.jinja" };
+    struct mp_chat *chat;
+    struct mp_spans spans = { 0 };
 
     check_load(dir, NULL, "E_CHAT_NONE");
     write_file(dir, files[0], "{\"chat_template\": null}");
     check_load(dir, NULL, "E_CHAT_NONE");
-    write_file(dir, files[0],
-               "{\"bos_token\": {\"content\": \"<s>\"}, \"eos_token\": \"</s>\","
-               "\"chat_template\": [{\"name\": \"tool_use\", \"template\": \"x\"},"
-               "{\"name\": \"default\", \"template\": \"{{ bos_token }}"
-               "{{ '[INST] ' + message['content'] + ' [/INST]' }}"
-               "{{ message['content'] + eos_token }}\"}]}");
-    check_load(dir, "mistral", NULL);
+    write_file(
+        dir, files[0],
+        "{\"bos_token\": {\"content\": \"<s>\"}, \"eos_token\": \"</s>\", \"unk_token\": null,"
+        "\"chat_template\": [{\"name\": \"tool_use\", \"template\": \"tools\"},"
+        "{\"name\": \"default\", \"template\": \"{{ bos_token }}[INST]{{ eos_token }}\"}]}");
+    check_load(dir, "<s>[INST]</s>", NULL);
+    CHECK_EQ(mp_chat_load_as(dir, "mine", "{{ eos_token }}<s>", 18, &chat), MP_OK);
+    CHECK_EQ(mp_chat_render(chat, one, 1, true, &spans), MP_OK);
+    CHECK(strncmp(spans.text, "</s><s>", 7) == 0);
+    mp_spans_free(&spans);
+    mp_chat_destroy(chat);
     write_file(dir, files[1], chatml);
-    check_load(dir, "chatml", NULL);
+    check_load(dir, "<|im_start|>user\nHi", NULL);
     write_file(dir, files[0], "{");
     check_load(dir, NULL, "E_JSON");
 }
@@ -342,10 +387,11 @@ int main(void)
 {
     RUN(chatml_prompts);
     RUN(mistral_prompts);
-    RUN(loops_have_variables);
     RUN(orders_of_roles_that_a_format_has_not);
-    RUN(templates_with_something_unknown_are_refused);
-    RUN(wicked_templates_are_not_run);
+    RUN(wicked_templates_end);
+    RUN(arguments_of_calls_are_what_the_template_wants);
+    RUN(texts_stay_whose_they_are);
+    RUN(no_memory);
     RUN(templates_are_found_in_their_files);
     RUN(users_cannot_spell_special_tokens);
     return 0;
