@@ -147,6 +147,9 @@ mp_test(model/draft_test LIBS mp_engine m SOURCES tests/model/harness.c TIMEOUT 
 add_test(NAME system/chat/chat COMMAND python3 tests/system/chat/chat_test.py $<TARGET_FILE:moepager>
     WORKING_DIRECTORY ${PROJECT_SOURCE_DIR})
 set_tests_properties(system/chat/chat PROPERTIES TIMEOUT 300 LABELS cli)
+add_test(NAME system/top/top COMMAND python3 tests/system/top/top_test.py $<TARGET_FILE:moepager>
+    WORKING_DIRECTORY ${PROJECT_SOURCE_DIR})
+set_tests_properties(system/top/top PROPERTIES TIMEOUT 300 LABELS cli)
 if(MHD_FOUND)
     mp_test(model/serve_test LIBS mp_engine m SOURCES tests/model/harness.c WRAP_FILES LABELS fault TIMEOUT 240)
     foreach(case api client limits stop)
@@ -259,6 +262,7 @@ mp_fake_cuda(device/vmm/cuda_mappings_test)
 mp_test(unit/vmm/io/io_options_test LIBS mp_vmm)
 mp_test(unit/vmm/topo/memory_room_test LIBS mp_vmm)
 mp_test(unit/engine/doctor_test LIBS mp_engine)
+mp_test(unit/engine/top_test LIBS mp_engine WRAP LABELS fault)
 mp_test(unit/vmm/topo/pci_link_test LIBS mp_vmm)
 mp_test(unit/vmm/space/populate_test LIBS mp_vmm WRAP LABELS fault)
 mp_test(unit/vmm/io/reader_fault_test LIBS mp_vmm SOURCES tests/unit/vmm/io/reader_files.c

@@ -14,6 +14,7 @@ kernels/cuda/ptx:   kernels/cuda
 vmm/base:
 vmm/output:         vmm/base
 vmm/options:        vmm/base vmm/output
+vmm/live:           vmm/base vmm/output vmm/options
 vmm/topo:           vmm/base vmm/output vmm/options
 vmm/backend:        vmm/base vmm/topo
 vmm/backend/cuda:   vmm/base vmm/topo vmm/backend
@@ -47,6 +48,7 @@ engine/convert:     vmm/* kernels/cpu kernels/cpu/quant engine/model engine/mode
 engine/gpu:         vmm/* kernels/* policy
 engine/preload:     vmm/* engine/session
 engine/doctor:      vmm/* kernels/cpu
+engine/top:         vmm/*
 engine/probe:       vmm/* kernels/* policy engine/pool engine/gpu
 engine/forward:     vmm/* kernels/cpu policy policy/lookahead policy/pager policy/record policy/replay engine/model engine/model/sidecar engine/pool engine/gpu engine/forward/cpu engine/forward/cuda
 engine/forward/cpu: vmm/base kernels/cpu policy/pager engine/model engine/pool engine/forward

@@ -192,6 +192,7 @@ static enum mp_status open_session(struct bench *bench)
         .clock = bench->clock,
         .cancel = &mp_interrupted,
         .probe = true,
+        .command = "bench",
         .drafts = true,
         .routed = bench->args->trace != NULL ? mp_trace_sink_routed : NULL,
         .routed_ctx = &bench->trace,

@@ -320,6 +320,7 @@ static enum mp_status open_all(struct talk *talk)
         .progress = &progress,
         .clock = mp_clock_monotonic(),
         .probe = true,
+        .command = "chat",
     };
     struct mp_batcher_config batcher = { .chunk_tokens = 1, .clock = config.clock };
     enum mp_status status = mp_open_chat(talk->args, &talk->chat);

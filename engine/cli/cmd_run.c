@@ -330,6 +330,7 @@ static enum mp_status open_session(struct run *run)
         .clock = run->clock,
         .cancel = &mp_interrupted,
         .probe = true,
+        .command = "run",
         .drafts = true,
         .routed = run->args->trace != NULL ? mp_trace_sink_routed : NULL,
         .routed_ctx = &run->trace,

@@ -107,6 +107,7 @@ static enum mp_status open_session(struct serve *serve)
         .progress = &progress,
         .clock = mp_clock_monotonic(),
         .probe = true,
+        .command = "serve",
         .routed = mp_heat_routed,
         .routed_ctx = &serve->heat,
     };

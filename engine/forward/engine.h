@@ -15,6 +15,7 @@
 #include "engine/model/weights.h"
 #include "kernels/cpu/kernels.h"
 #include "policy/pager/step.h"
+#include "vmm/live/live.h"
 
 /*
  * The engine: a model, the memory it may use, and forward(). On a backend whose memory the CPU
@@ -101,6 +102,7 @@ struct mp_engine_config {
     struct mp_pool *pool; /* must outlive the engine */
     struct mp_clock *clock;
     struct mp_timeline *timeline; /* or NULL */
+    struct mp_live *live;         /* or NULL; told of each batch */
 
     /* Routing of each MoE layer, for a trace; or NULL. Called on the engine's thread. */
     void (*routed)(void *ctx, uint32_t layer, uint32_t tokens, uint32_t k, const uint32_t *experts,

@@ -186,6 +186,7 @@ enum mp_status mp_forward(struct mp_engine *engine, const struct mp_batch *batch
     mp_timeline_span(engine->config.timeline, c->track, "forward", start_ns,
                      mp_timeline_now_ns(engine->config.timeline),
                      &(struct mp_timeline_args){ { "tokens", NULL }, { batch->count, 0 } });
+    mp_live_note(engine->config.live, batch->count, wanted, &engine->counters);
     *logits_p = engine->state.logits;
     return MP_OK;
 }

@@ -212,6 +212,25 @@ static enum mp_status check_drafts(const struct mp_run_settings *run,
     return MP_OK;
 }
 
+static void start_live(const struct mp_settings *settings, const struct mp_session_config *config,
+                       struct mp_session *s)
+{
+    struct mp_live_facts facts = {
+        .command = config->command,
+        .model = config->model,
+        .started_ns = mp_clock_now_ns(config->clock),
+        .budget_bytes = s->memory.budget_bytes,
+        .expert_bytes = s->memory.expert_bytes,
+        .weights_bytes = s->memory.weights_bytes,
+    };
+
+    if (config->command == NULL)
+        return;
+    mp_counters_reset(&facts.counters);
+    s->live = mp_live_start(&settings->live, &facts, config->clock);
+    s->engine_config.live = s->live;
+}
+
 static enum mp_status open_model(const struct mp_settings *settings,
                                  const struct mp_session_config *config, struct mp_session *s)
 {
@@ -237,8 +256,10 @@ static enum mp_status open_model(const struct mp_settings *settings,
     }
     if (status == MP_OK && !config->plan_only && config->before_load != NULL)
         status = config->before_load(config->before_load_ctx);
-    if (status == MP_OK && !config->plan_only)
+    if (status == MP_OK && !config->plan_only) {
+        start_live(settings, config, s);
         status = load_weights(config, s);
+    }
     if (status == MP_OK && !config->plan_only && !config->no_sidecars)
         status = open_sidecars(&settings->run, s);
     return status;
@@ -343,6 +364,7 @@ void mp_session_close(struct mp_session *session)
 {
     mp_drafts_destroy(session->drafts);
     mp_engine_destroy(session->engine);
+    mp_live_stop(session->live);
     mp_tokenizer_destroy(session->tokenizer);
     mp_calibration_destroy(session->calibration);
     mp_llapor_destroy(session->llapor);

@@ -47,7 +47,8 @@ struct mp_session_config {
     bool drafts;    /* as the settings say */
     struct mp_draft_source *draft_source; /* instead of theirs, owned from now on,
                                              also if opening fails; or NULL */
-    bool no_sidecars;                     /* do not load calibration and trained predictors */
+    const char *command; /* as `moepager top` shows it; NULL: it does not show this session */
+    bool no_sidecars;    /* do not load calibration and trained predictors */
 };
 
 /* Bytes by purpose: of RAM; with a device the first six members are of its memory. */
@@ -84,6 +85,7 @@ struct mp_session {
     struct mp_tokenizer *tokenizer;
     struct mp_engine_config engine_config;
     struct mp_engine *engine;
+    struct mp_live *live;     /* or NULL */
     struct mp_drafts *drafts; /* for mp_generate(); or NULL */
     struct mp_memory_plan memory;
     char addressing[96]; /* reason for the addressing on a CUDA device */

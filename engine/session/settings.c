@@ -125,7 +125,7 @@ static const struct mp_opt run_opts[] = {
 
 #define POLICY_GROUPS_MAX 64
 #define POLICY_CONFIG_BYTES MP_PLUGIN_CONFIG_BYTES
-#define FIXED_GROUPS 10
+#define FIXED_GROUPS 11
 #define VARIABLE_BYTES 128
 
 static struct mp_opt_group groups[FIXED_GROUPS + POLICY_GROUPS_MAX + 1];
@@ -172,6 +172,7 @@ static const struct mp_opt_group *list_groups(struct mp_settings *settings)
         { "MOEPAGER_", mp_preload_opts, &settings->preload, NULL },
         { "MOEPAGER_", mp_gpu_window_opts, &settings->gpu_window, NULL },
         { "MOEPAGER_", mp_plugin_opts, &settings->plugins, NULL },
+        { "MOEPAGER_", mp_live_opts, &settings->live, NULL },
         { "MOEPAGER_", mp_log_opts, &settings->log, NULL },
         { "MOEPAGER_", mp_opt_opts, &settings->opt, NULL },
     };

@@ -8,6 +8,7 @@
 #include "policy/policy.h"
 #include "vmm/base/log.h"
 #include "vmm/io/io_options.h"
+#include "vmm/live/live.h"
 #include "vmm/options/gpu_window_options.h"
 #include "vmm/options/opt.h"
 #include "vmm/options/preload_options.h"
@@ -78,6 +79,7 @@ struct mp_settings {
     struct mp_preload_config preload;       /* passed on, not used by the program itself */
     struct mp_gpu_window_config gpu_window; /* the same */
     struct mp_plugin_config plugins;
+    struct mp_live_config live;
     const struct mp_opt_group *groups; /* all tables, filled; for mp_opt_set() and listings */
 };
 

@@ -367,6 +367,7 @@ enum mp_status mp_paged_create(const struct mp_host *host,
     if (paged == NULL)
         return mp_fail_no_memory("a paged model", sizeof(*paged));
     paged->index = others->index;
+    paged->started_ns = mp_clock_now_ns(mp_clock_monotonic());
     status = make(paged, others, fd);
     if (status != MP_OK) {
         mp_paged_destroy(paged);

@@ -66,6 +66,7 @@ struct mp_paged {
     char path[PATH_MAX]; /* of the first file that was mapped */
     uint64_t number;     /* number of the model in the process, from 1 */
     uint32_t index;      /* in the table of models */
+    uint64_t started_ns;
 
     struct mp_experts experts;
     struct mp_mappings *mappings;
@@ -232,6 +233,8 @@ bool mp_paged_dense_done(struct mp_paged_dense *dense, uint64_t *bytes_p);
 
 /* report.c: write the report where the settings specify. */
 void mp_paged_report(struct mp_paged *paged);
+/* Send to `moepager top`, if somebody watches, what the pager does. */
+void mp_paged_tell_top(struct mp_paged *paged);
 
 /* Incremented by a signal handler; the thread of watch.c then writes the report. */
 extern _Atomic uint32_t mp_paged_report_asked;

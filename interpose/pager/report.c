@@ -15,6 +15,7 @@
 
 #define MUTEX_PAUSE_NS 1000000
 #define MUTEX_TRIES 2000
+#define TOP_TRIES 200
 
 static const char *const source_names[] = { "touches", "router", "expert", "module" };
 
@@ -154,6 +155,37 @@ static void print_json(const struct mp_paged *paged, const struct facts *f, FILE
     mp_json_end(&json);
 }
 
+/* At the end of a program somebody may have been stopped while it held the mutex. */
+static bool lock_within(struct mp_paged *paged, int tries)
+{
+    while (pthread_mutex_trylock(&paged->mutex) != 0) {
+        if (--tries < 0)
+            return false;
+        nanosleep(&(struct timespec){ .tv_nsec = MUTEX_PAUSE_NS }, NULL);
+    }
+    return true;
+}
+
+void mp_paged_tell_top(struct mp_paged *paged)
+{
+    struct mp_live_facts live = {
+        .command = "preload",
+        .model = paged->path,
+        .index = paged->index,
+        .started_ns = paged->started_ns,
+        .budget_bytes = paged->budget_bytes,
+        .expert_bytes = paged->plan.unit_bytes,
+        .weights_bytes = mp_paged_dense_bytes(&paged->experts),
+        .tokens = UINT64_MAX,
+    };
+
+    if (!mp_live_is_watched(&paged->settings.live_dirs) || !lock_within(paged, TOP_TRIES))
+        return;
+    live.counters = paged->counters;
+    pthread_mutex_unlock(&paged->mutex);
+    mp_live_send(&paged->settings.live_dirs, &live, mp_clock_monotonic());
+}
+
 void mp_paged_report(struct mp_paged *paged)
 {
     const char *to = paged->settings.files.report;
@@ -166,12 +198,8 @@ void mp_paged_report(struct mp_paged *paged)
 
     if (bytes == 0 || strcmp(to, "0") == 0)
         return;
-    /* At the end of a program somebody may have been stopped while it held the mutex. */
-    for (int tries = 0; pthread_mutex_trylock(&paged->mutex) != 0; tries++) {
-        if (tries == MUTEX_TRIES)
-            return;
-        nanosleep(&(struct timespec){ .tv_nsec = MUTEX_PAUSE_NS }, NULL);
-    }
+    if (!lock_within(paged, MUTEX_TRIES))
+        return;
     collect(paged, &facts);
     pthread_mutex_unlock(&paged->mutex);
     if (strcmp(to, "1") == 0 || strcmp(to, "json") == 0)

@@ -42,6 +42,10 @@ void mp_interpose_settings_load(struct mp_interpose_settings *settings)
     mp_opt_load(shared_opts, "MOEPAGER_", settings);
     mp_opt_load(mp_preload_opts, "MOEPAGER_", &settings->files);
     mp_opt_load(mp_io_opts, "MOEPAGER_", &settings->io);
+    mp_opt_load(mp_live_opts, "MOEPAGER_", &settings->live);
+    settings->live_dirs.count = 0;
+    if (settings->live.top)
+        mp_live_dirs_find(&settings->live_dirs);
 }
 
 /* Does the policy need what only somebody who runs the model can know? */

@@ -4,6 +4,7 @@
 #include "policy/policy.h"
 #include "vmm/base/log.h"
 #include "vmm/io/io_options.h"
+#include "vmm/live/live.h"
 #include "vmm/options/preload_options.h"
 
 /*
@@ -20,6 +21,8 @@ struct mp_interpose_settings {
     char policy[MP_POLICY_KIND_COUNT][MP_POLICY_NAME_MAX];
     struct mp_log_config log;
     struct mp_io_config io;
+    struct mp_live_config live;
+    struct mp_live_dirs live_dirs; /* read once: later the program may change the environment */
 };
 
 /* Read the environment. An invalid value causes one warning, and the default is used. */

@@ -1,7 +1,8 @@
 /*
  * A thread that looks now and then.
  *
- * Once a second: has a file changed? Then its experts are the file's again, for good.
+ * Once a second: has a file changed? Then its experts are the file's again, for good. Is somebody
+ * watching (`moepager top`)? Then it is told.
  *
  * Where no hook says what is read: what has been touched? A page in the middle of each expert is
  * looked up in the process's own page tables (/proc/self/pagemap), and taken out of them when it is
@@ -124,6 +125,7 @@ static void *run(void *arg)
         start_ns = mp_clock_now_ns(clock);
         if (start_ns - checked_ns >= CHECK_NS) {
             check_files(watch->paged);
+            mp_paged_tell_top(watch->paged);
             checked_ns = start_ns;
         }
         if (watch->paged->pagemap_fd >= 0 && watch->paged->source == MP_SOURCE_TOUCHES) {

@@ -56,7 +56,8 @@ struct mp_args {
     X(SERVE, serve)         \
     X(CHAT, chat)           \
     X(TOKENIZE, tokenize)   \
-    X(PLAN, plan)
+    X(PLAN, plan)           \
+    X(TOP, top)
 
 enum mp_command {
 #define X(upper, lower) MP_COMMAND_##upper,

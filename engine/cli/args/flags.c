@@ -22,6 +22,7 @@
 #define CHAT MP_COMMAND_BIT(CHAT)
 #define TOKENIZE MP_COMMAND_BIT(TOKENIZE)
 #define PLAN MP_COMMAND_BIT(PLAN)
+#define TOP MP_COMMAND_BIT(TOP)
 #define ALL ((1u << MP_COMMAND_COUNT) - 1)
 
 #define AT(field) offsetof(struct mp_args, field)
@@ -68,7 +69,8 @@ const struct mp_flag mp_flags[] = {
            "how often each predict policy guesses the experts of the next layer"),
     SWITCH("tokens-ahead", tokens_ahead, EVAL, BASIC,
            "how well the next tokens' experts are guessed; what that gains"),
-    TEXT("model", model, ALL & ~(ENV | REPLAY | SIMULATE | PRELOAD), BASIC, "MODEL", MODEL_HELP),
+    TEXT("model", model, ALL & ~(ENV | REPLAY | SIMULATE | PRELOAD | TOP), BASIC, "MODEL",
+         MODEL_HELP),
     INPUT("model", model, SIMULATE, BASIC, "MODEL", MODEL_HELP),
     INPUT("machine", machine, SIMULATE | PLAN, BASIC, "NAME",
           "the machine's description: a built-in one or a file (docs/simulate.md)"),
@@ -334,6 +336,9 @@ const struct mp_command_info mp_commands[MP_COMMAND_COUNT] = {
       "  moepager plan --model DIR --target-tpot 100ms\n"
       "  moepager plan --model qwen3-30b-a3b --machine host-disk --budget 25%,50% --json\n"
       "  moepager plan --model DIR --from-trace trace.txt --profile lru,gate-ema\n" },
+    { "top", "what your running models do: tokens per second, hits, reads, RAM", "",
+      "  moepager top\n"
+      "  moepager top --json\n" },
 };
 
 static const struct mp_flag *find_exactly(enum mp_command command, const char *name, size_t bytes)

@@ -6,6 +6,8 @@
 #include <jansson.h>
 #include <signal.h>
 #include <sys/mman.h>
+#include <sys/socket.h>
+#include <sys/un.h>
 #include <unistd.h>
 
 #include "interpose/entry/entry_int.h"
@@ -226,6 +228,38 @@ static bool wait_for_report(int most_ms)
     return access(report, F_OK) == 0;
 }
 
+/* While somebody listens, the thread says once a second what the pager does. */
+static void a_top_is_told(void)
+{
+    struct sockaddr_un at = { .sun_family = AF_UNIX };
+    const int fd = open(made_path(), O_RDONLY);
+    char *base = made_map(fd, made_file_bytes, MAP_SHARED, 0), message[8192];
+    const int top = socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0);
+    json_t *json;
+    ssize_t bytes;
+
+    CHECK(made_is_paged(base));
+    CHECK_EQ(mkdir(in("moepager"), 0700), 0);
+    snprintf(at.sun_path, sizeof(at.sun_path), "%s", in("moepager/top.0"));
+    CHECK_EQ(bind(top, (struct sockaddr *)&at, sizeof(at)), 0);
+    bytes = recv(top, message, sizeof(message), 0);
+    CHECK(bytes > 0);
+    json = json_loadb(message, (size_t)bytes, JSON_REJECT_DUPLICATES, NULL);
+    CHECK(json != NULL);
+    CHECK_STR(json_string_value(json_object_get(json, "command")), "preload");
+    CHECK_STR(json_string_value(json_object_get(json, "model")), made_path());
+    CHECK_EQ(number(json, "pid"), getpid());
+    CHECK_EQ(number(json, "expert_bytes"), MADE_ALL_BYTES);
+    CHECK(number(json, "budget_bytes") <= BUDGET_BYTES);
+    CHECK(json_object_get(json, "tokens") == NULL);
+    CHECK(json_is_object(json_object_get(json, "counters")));
+    json_decref(json);
+    close(top);
+    close(fd);
+    made_unmap(base, made_file_bytes);
+    CHECK_EQ(unlink(report), 0);
+}
+
 /* SIGUSR1 asks for a report, once; unasked, the thread that looks writes none, however often it
  * looks: hooks "touches" let it look a hundred times a second. */
 static void a_signal_asks_for_one_report(void)
@@ -257,11 +291,13 @@ int main(int argc, char **argv)
     else
         snprintf(report, sizeof(report), "%s/report", test_tmpdir());
     setenv("MOEPAGER_REPORT", json ? in("report-%p.json") : in("report"), 1);
+    setenv("XDG_RUNTIME_DIR", test_tmpdir(), 1);
     setenv("MOEPAGER_TRACE", in("trace"), 1);
     setenv("MOEPAGER_TIMELINE", in("timeline.json"), 1);
     made_path();
     made_start("300KiB", touches ? "touches" : "expert");
     if (touches) {
+        RUN(a_top_is_told);
         RUN(a_signal_asks_for_one_report);
         return 0;
     }
