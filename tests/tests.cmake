@@ -467,7 +467,7 @@ include(tests/interpose/interpose.cmake)
 
 add_test(NAME system/tools/bench_table COMMAND python3 tests/system/tools/bench_table.py
     WORKING_DIRECTORY ${PROJECT_SOURCE_DIR})
-add_test(NAME system/tools/plot_replay COMMAND python3 tests/system/tools/plot_replay.py
+add_test(NAME system/tools/plot COMMAND python3 tests/system/tools/plot.py
     $<TARGET_FILE:moepager> WORKING_DIRECTORY ${PROJECT_SOURCE_DIR})
 add_test(NAME system/tools/bench_programs COMMAND python3 tests/system/tools/bench_programs.py
     $<TARGET_FILE:moepager> WORKING_DIRECTORY ${PROJECT_SOURCE_DIR})

@@ -60,13 +60,17 @@ enum mp_status mp_preload_find_library(char path[PATH_MAX])
     return MP_OK;
 }
 
-bool mp_preload_find_python(char path[PATH_MAX])
+bool mp_preload_find_data(const char *name, char path[PATH_MAX])
 {
     char folder[PATH_MAX];
 
-    return own_folder(folder) &&
-           (is_there(folder, "", "python/sitecustomize.py", path) ||
-            is_there(folder, MP_INSTALL_BIN_TO_DATA "/", "python/sitecustomize.py", path)) &&
+    return own_folder(folder) && (is_there(folder, "", name, path) ||
+                                  is_there(folder, MP_INSTALL_BIN_TO_DATA "/", name, path));
+}
+
+bool mp_preload_find_python(char path[PATH_MAX])
+{
+    return mp_preload_find_data("python/sitecustomize.py", path) &&
            (*strrchr(path, '/') = '\0', strchr(path, ':') == NULL);
 }
 

@@ -17,6 +17,9 @@
  * E_PRELOAD_LIBRARY: it is in neither place, or its path cannot be expressed in LD_PRELOAD. */
 enum mp_status mp_preload_find_library(char path[PATH_MAX]) MP_MUST_CHECK;
 
+/* A file of the project's data by its name in there, found in the same way; false: not found. */
+bool mp_preload_find_data(const char *name, char path[PATH_MAX]);
+
 /* The folder of the project's Python module, found in the same way; false: not found. */
 bool mp_preload_find_python(char path[PATH_MAX]) MP_MUST_CHECK;
 

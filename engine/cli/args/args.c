@@ -279,7 +279,8 @@ enum mp_status mp_args_parse(enum mp_command command, int argc, char **argv, str
     for (int i = 2; i < argc && status == MP_OK; i++) {
         const bool ends = strcmp(argv[i], "--") == 0;
 
-        if (command == MP_COMMAND_PRELOAD && (ends || argv[i][0] != '-')) {
+        if ((command == MP_COMMAND_PRELOAD || command == MP_COMMAND_PLOT) &&
+            (ends || argv[i][0] != '-')) {
             args->program = argv[i + ends] != NULL ? &argv[i + ends] : NULL;
             break;
         }

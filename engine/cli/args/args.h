@@ -36,7 +36,7 @@ struct mp_args {
     uint64_t hidden, channels, fresh, child, check;
     uint64_t chat, special, json, csv, ignore_eos, trace_scores, check_values, markdown, force;
     uint64_t help, help_all;
-    char **program; /* of preload: the command and its arguments; NULL: not given */
+    char **program; /* of preload: the command and its arguments; of plot: all; NULL: not given */
 };
 
 /* The commands: for each a function mp_cmd_NAME() of engine/cli, and its help in flags.c. */
@@ -57,7 +57,8 @@ struct mp_args {
     X(CHAT, chat)           \
     X(TOKENIZE, tokenize)   \
     X(PLAN, plan)           \
-    X(TOP, top)
+    X(TOP, top)             \
+    X(PLOT, plot)
 
 enum mp_command {
 #define X(upper, lower) MP_COMMAND_##upper,
@@ -70,11 +71,11 @@ enum mp_command {
 enum mp_command mp_command_find(const char *name);
 
 /*
- * Parse argv[2..argc) of a command. Arguments that are not flags: replay takes a file, preload a
- * command line, after -- or from the first non-flag on; the others take the model and the prompt,
- * in this order, where they have such flags and these are not given. Settings go to `settings`,
- * which must be loaded. MP_ERR_CONFIG E_USAGE or E_OPTION: unknown flag (with its new name, or the
- * nearest one), missing or bad value, extra arguments.
+ * Parse argv[2..argc) of a command. Arguments that are not flags: replay takes a file, preload and
+ * plot a command line, after -- or from the first non-flag on; the others take the model and the
+ * prompt, in this order, where they have such flags and these are not given. Settings go to
+ * `settings`, which must be loaded. MP_ERR_CONFIG E_USAGE or E_OPTION: unknown flag (with its new
+ * name, or the nearest one), missing or bad value, extra arguments.
  */
 enum mp_status mp_args_parse(enum mp_command command, int argc, char **argv, struct mp_args *args,
                              struct mp_settings *settings) MP_MUST_CHECK;

@@ -23,6 +23,7 @@
 #define TOKENIZE MP_COMMAND_BIT(TOKENIZE)
 #define PLAN MP_COMMAND_BIT(PLAN)
 #define TOP MP_COMMAND_BIT(TOP)
+#define PLOT MP_COMMAND_BIT(PLOT)
 #define ALL ((1u << MP_COMMAND_COUNT) - 1)
 
 #define AT(field) offsetof(struct mp_args, field)
@@ -69,7 +70,7 @@ const struct mp_flag mp_flags[] = {
            "how often each predict policy guesses the experts of the next layer"),
     SWITCH("tokens-ahead", tokens_ahead, EVAL, BASIC,
            "how well the next tokens' experts are guessed; what that gains"),
-    TEXT("model", model, ALL & ~(ENV | REPLAY | SIMULATE | PRELOAD | TOP), BASIC, "MODEL",
+    TEXT("model", model, ALL & ~(ENV | REPLAY | SIMULATE | PRELOAD | TOP | PLOT), BASIC, "MODEL",
          MODEL_HELP),
     INPUT("model", model, SIMULATE, BASIC, "MODEL", MODEL_HELP),
     INPUT("machine", machine, SIMULATE | PLAN, BASIC, "NAME",
@@ -201,7 +202,7 @@ const struct mp_flag mp_flags[] = {
     NUMBER("grace", grace_s, 0, 86400, SERVE, EXPERT, "SECONDS",
            "time for answers in progress when the server is to end (30)"),
     SWITCH("check", check, PRELOAD, BASIC, "start nothing; show what would happen, and obstacles"),
-    SWITCH("json", json, ALL, BASIC, "print one JSON object on standard output"),
+    SWITCH("json", json, ALL & ~PLOT, BASIC, "print one JSON object on standard output"),
     SWITCH("help", help, ALL, BASIC, "print the main flags and examples"),
     SWITCH("help-all", help_all, ALL, BASIC, "print all flags and settings"),
 };
@@ -246,7 +247,7 @@ static const struct {
     { BENCH | CALIBRATE, "--route-from", "--from-trace", false },
     { CALIBRATE, "--evaluate", "moepager eval --predictors", false },
     { RUN, "--receipt", "moepager eval --divergence", false },
-    { REPLAY, "--plot", "--csv, drawn by tools/plot_replay", false },
+    { REPLAY, "--plot", "--csv, drawn by moepager plot hits", false },
     { 1u << MP_COMMAND_COUNT, "perplexity", "moepager eval --perplexity", false },
 };
 
@@ -339,6 +340,11 @@ const struct mp_command_info mp_commands[MP_COMMAND_COUNT] = {
     { "top", "what your running models do: tokens per second, hits, reads, RAM", "",
       "  moepager top\n"
       "  moepager top --json\n" },
+    { "plot", "draw hit rates, experts, timelines or speed (Python, matplotlib)", "",
+      "  moepager replay trace.txt --evict lru,lfu --budget 10%,25%,50% --csv | moepager plot hits\n"
+      "  moepager plot heat trace.txt --out heat.svg\n"
+      "  moepager plot timeline timeline.json\n"
+      "  moepager plot speed plan.json bench.json\n" },
 };
 
 static const struct mp_flag *find_exactly(enum mp_command command, const char *name, size_t bytes)

@@ -92,7 +92,9 @@ void mp_args_print_help(enum mp_command command, const struct mp_settings *setti
 
     fprintf(out, "moepager %s: %s\n\nusage: moepager %s%s [--flag value]...%s\n\n", info->name,
             info->summary, info->name, words_of(command),
-            command == MP_COMMAND_PRELOAD ? " -- COMMAND [ARGUMENT]..." : "");
+            command == MP_COMMAND_PRELOAD ? " -- COMMAND [ARGUMENT]..."
+            : command == MP_COMMAND_PLOT  ? " KIND [FILE]... [--out OUT] [--title TEXT]"
+                                          : "");
     for (size_t i = 0; i < mp_flag_count; i++) {
         if (is_first(&mp_flags[i], 1u << command) && (all || !mp_flags[i].expert))
             print_flag(&mp_flags[i], out);

@@ -140,7 +140,7 @@ static void wrong_arguments_are_explained(void)
     cli_expect(ARGS("replay", plain, "--budget", "10KiB"), 2, "error[E_REPLAY]");
     cli_expect(ARGS("replay", plain, "--budget", "10%", "--json", "--csv"), 2, "exclude");
     cli_expect(ARGS("replay", plain, "--budget", "10%", "--plot", "lines.svg"), 2,
-               "option '--plot' is now '--csv, drawn by tools/plot_replay'");
+               "option '--plot' is now '--csv, drawn by moepager plot hits'");
     cli_expect(ARGS("replay", plain, "--budget", "10%", "--accounting", "mine"), 2,
                "need pager or curve");
     cli_expect(
