@@ -413,6 +413,12 @@ if(TARGET moepager_mpi AND NOT sanitizers AND NOT MP_COVERAGE)
         WORKING_DIRECTORY ${PROJECT_SOURCE_DIR})
     set_tests_properties(system/cluster/cluster_mpi_full:stop PROPERTIES TIMEOUT 300
         SKIP_RETURN_CODE 77 LABELS full RUN_SERIAL ON)
+    add_executable(system_cluster_mpi_queue_test tests/system/cluster/mpi_queue_test.c
+        engine/cluster/mpi_module.c)
+    target_link_libraries(system_cluster_mpi_queue_test PRIVATE mp_options MPI::MPI_C)
+    add_test(NAME system/cluster/mpi_queue_test COMMAND ${MPIEXEC_EXECUTABLE} --allow-run-as-root
+        --oversubscribe -n 2 --mca btl tcp,self $<TARGET_FILE:system_cluster_mpi_queue_test>)
+    set_tests_properties(system/cluster/mpi_queue_test PROPERTIES TIMEOUT 60)
     # The same over links of namespaces, in a short form.
     add_test(NAME system/cluster/testbed COMMAND tools/cluster/testbed --requests 3
         --place uniform,prism --program $<TARGET_FILE:moepager>
