@@ -48,6 +48,8 @@ static void take(struct mp_placement *p, const struct mp_place_facts *facts, str
                              sizeof(*p->order));
     p->value = mp_arena_take(arena, all, sizeof(*p->value));
     p->miss = mp_arena_take(arena, all, sizeof(*p->miss));
+    p->guess = mp_arena_take(arena, all, sizeof(*p->guess));
+    p->share = mp_arena_take(arena, (uint64_t)facts->servers * facts->layers, sizeof(*p->share));
 }
 
 enum mp_status mp_placement_init(struct mp_placement *placement, const struct mp_place_facts *facts)
@@ -105,11 +107,7 @@ bool mp_place_covers(const struct mp_place_ops *ops, const struct mp_place_facts
     return false;
 }
 
-/*
- * Empty, with the slots free: a server with more slots than there are experts loses those of its
- * last devices, so that what is free can be filled.
- */
-static void clear(const struct mp_place_facts *facts, struct mp_placement *placement)
+void mp_place_clear(const struct mp_place_facts *facts, struct mp_placement *placement)
 {
     const size_t ids = mp_place_ids(facts);
 
@@ -131,7 +129,7 @@ enum mp_status mp_place(const struct mp_place_ops *ops, const struct mp_place_fa
 {
     uint64_t room = 0;
 
-    clear(facts, placement);
+    mp_place_clear(facts, placement);
     for (uint32_t n = 0; n < facts->servers; n++)
         room += mp_place_room(facts, n);
     if (mp_place_covers(ops, facts) && room < mp_place_ids(facts))
@@ -198,37 +196,84 @@ void mp_place_put(const struct mp_place_facts *facts, struct mp_placement *place
     placement->free[device]--;
 }
 
-/* What a call of `server` to an expert that it does not keep costs by its cheapest way. */
-static double miss_s(const struct mp_place_ops *ops, const struct mp_place_facts *facts,
-                     const struct mp_placement *placement, uint32_t server, uint32_t id)
+double mp_place_share(const struct mp_place_facts *facts, const struct mp_placement *placement,
+                      uint32_t n, uint32_t l)
 {
-    const size_t at = (size_t)server * mp_place_ids(facts) + id;
-    double best = facts->calls[at] * MP_PLACE_LOST_S;
+    const uint32_t first = l * facts->experts;
+    const double *calls = facts->calls + (size_t)n * mp_place_ids(facts);
+    const double steps = facts->steps != NULL ? facts->steps[n] : 0;
+    double sum = 0, silent = 1;
 
-    if (ops->pages && facts->page_s[server] >= 0 && facts->calls[at] * facts->page_s[server] < best)
-        best = facts->calls[at] * facts->page_s[server];
-    for (uint32_t n = 0; ops->calls && n < facts->servers; n++) {
-        const size_t pair = (size_t)server * facts->servers + n;
-        const double call =
-            facts->calls[at] * facts->call_s[pair] + facts->tokens[at] * facts->token_s[pair];
+    for (uint32_t u = first; u < first + facts->experts; u++) {
+        if (calls[u] == 0 || mp_place_keeps(facts, placement, n, u))
+            continue;
+        sum += calls[u];
+        silent *= calls[u] < steps ? 1 - calls[u] / steps : 0;
+    }
+    return steps > 0 && steps * (1 - silent) < sum ? steps * (1 - silent) / sum : 1;
+}
 
-        if (n != server && mp_place_keeps(facts, placement, n, id) && call < best)
-            best = call;
+/* The holder that server n asks for an expert, the lowest of equal ones; UINT32_MAX: there is none.
+ */
+static uint32_t nearest(const struct mp_place_facts *facts, const struct mp_placement *placement,
+                        uint32_t n, uint32_t id, double share)
+{
+    const size_t at = (size_t)n * mp_place_ids(facts) + id;
+    uint32_t best = UINT32_MAX;
+    double least = 0;
+
+    for (uint32_t m = 0; m < facts->servers; m++) {
+        const size_t pair = (size_t)n * facts->servers + m;
+        const double asking = facts->calls[at] * share * facts->call_s[pair] +
+                              facts->tokens[at] * facts->token_s[pair];
+
+        if (m != n && mp_place_keeps(facts, placement, m, id) &&
+            (best == UINT32_MAX || asking < least)) {
+            best = m;
+            least = asking;
+        }
     }
     return best;
+}
+
+/* What server n's misses of layer l cost: those with many tokens may be read though others are
+ * asked for, and if reading all of them is cheaper, none is asked for. */
+static double misses_s(const struct mp_place_ops *ops, const struct mp_place_facts *facts,
+                       const struct mp_placement *placement, uint32_t n, uint32_t l)
+{
+    const uint32_t first = l * facts->experts;
+    const size_t row = (size_t)n * mp_place_ids(facts);
+    const double share = mp_place_share(facts, placement, n, l);
+    const bool reads = ops->pages && facts->page_s[n] >= 0;
+    double mixed = 0, read = 0;
+
+    for (uint32_t u = first; u < first + facts->experts; u++) {
+        const double calls = facts->calls[row + u];
+        const double page = calls * (reads ? facts->page_s[n] : MP_PLACE_LOST_S);
+        uint32_t from;
+        double rows = 0, message = 0;
+
+        if (calls == 0 || mp_place_keeps(facts, placement, n, u))
+            continue;
+        read += page;
+        from = ops->calls ? nearest(facts, placement, n, u, share) : UINT32_MAX;
+        if (from != UINT32_MAX) {
+            rows = facts->tokens[row + u] * facts->token_s[(size_t)n * facts->servers + from];
+            message = calls * share * facts->call_s[(size_t)n * facts->servers + from];
+        }
+        mixed += from == UINT32_MAX || page < rows ? page : rows + message;
+    }
+    return mixed < read ? mixed : read;
 }
 
 double mp_place_cost_s(const struct mp_place_ops *ops, const struct mp_place_facts *facts,
                        const struct mp_placement *placement, double horizon_s)
 {
-    const uint32_t ids = mp_place_ids(facts);
     double sum = 0;
 
     for (uint32_t n = 0; n < facts->servers; n++) {
-        for (uint32_t u = 0; u < ids; u++) {
-            if (facts->calls[(size_t)n * ids + u] > 0 && !mp_place_keeps(facts, placement, n, u))
-                sum += miss_s(ops, facts, placement, n, u);
-        }
+        for (uint32_t l = 0; l < facts->layers; l++)
+            sum += misses_s(ops, facts, placement, n, l);
     }
     return sum * horizon_s / facts->seconds;
 }

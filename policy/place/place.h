@@ -30,9 +30,11 @@ struct mp_place_facts {
     const double *tokens; // (servers, layers, experts), finite, >= 0
     const double *calls;  // (servers, layers, experts), finite, >= 0
     double seconds;
+    const double *steps; // (servers): steps in `seconds`, finite, >= 0; NULL or 0: not known
 
-    /* Measured: a call from server a to server b takes call_s[a * servers + b] longer than one that
-     * stays, and token_s more for each token. The diagonal is not read. */
+    /* Measured: a message from server a to server b and back takes call_s[a * servers + b], and
+     * token_s more for each token. It has all calls of one step and layer for that server; where
+     * steps are not known, each call counts as a message. The diagonal is not read. */
     const double *call_s, *token_s; // (servers, servers), finite, >= 0
     const double *page_s; // (servers): reading an expert for one use; < 0: the server cannot
     const double *copy_s; // (servers): how long the arrival of an expert that stays takes
@@ -54,6 +56,8 @@ struct mp_placement {
     uint32_t *order;  // (servers, layers, experts), and layers + servers + experts more
     double *value;    // (servers, layers, experts)
     double *miss;     // (servers, layers, experts)
+    double *guess;    // (servers, layers, experts)
+    double *share;    // (servers, layers)
     void *block;      /* of all arrays */
 };
 
@@ -97,8 +101,8 @@ bool mp_place_covers(const struct mp_place_ops *ops, const struct mp_place_facts
 
 /*
  * C(P) of Prism eq. 2 in seconds, for horizon_s seconds with the facts' rates: every call to an
- * expert that is not kept takes its cheapest way, of those that `ops` has. A call without any way
- * costs MP_PLACE_LOST_S.
+ * expert that is not kept takes its cheapest way, of those that `ops` has, where calls of one step
+ * and layer share messages and wait together. A call without any way costs MP_PLACE_LOST_S.
  */
 #define MP_PLACE_LOST_S 1e3
 double mp_place_cost_s(const struct mp_place_ops *ops, const struct mp_place_facts *facts,

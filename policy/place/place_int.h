@@ -29,6 +29,16 @@ static inline uint32_t mp_place_devices(const struct mp_place_facts *facts)
     return facts->first_device[facts->servers];
 }
 
+/* Nothing is kept, free[] has the slots: a server with more slots than there are experts loses
+ * those of its last devices, so that what is free can be filled. */
+void mp_place_clear(const struct mp_place_facts *facts, struct mp_placement *placement);
+
+/* How many messages a call is in the mean, at most 1, if server n has to ask for all calls of layer
+ * l to experts that it does not keep. A step without any such call sends none, and experts are
+ * taken to be chosen independently of each other. */
+double mp_place_share(const struct mp_place_facts *facts, const struct mp_placement *placement,
+                      uint32_t n, uint32_t l);
+
 /* Slots of a server; never more than there are experts. */
 uint32_t mp_place_room(const struct mp_place_facts *facts, uint32_t server);
 

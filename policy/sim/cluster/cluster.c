@@ -69,6 +69,7 @@ static void take(struct mp_cluster_sim *sim, uint32_t devices, struct mp_arena *
     sim->device_free_ns = mp_arena_take(arena, devices, sizeof(*sim->device_free_ns));
     sim->tokens = mp_arena_take(arena, all, sizeof(*sim->tokens));
     sim->calls = mp_arena_take(arena, all, sizeof(*sim->calls));
+    sim->steps = mp_arena_take(arena, servers, sizeof(*sim->steps));
     sim->call_s = mp_arena_take(arena, servers * servers, sizeof(*sim->call_s));
     sim->token_s = mp_arena_take(arena, servers * servers, sizeof(*sim->token_s));
     sim->page_s = mp_arena_take(arena, servers, sizeof(*sim->page_s));
@@ -112,6 +113,7 @@ static void put_facts(struct mp_cluster_sim *sim)
                                           .tokens = sim->tokens,
                                           .calls = sim->calls,
                                           .seconds = 1,
+                                          .steps = sim->steps,
                                           .call_s = sim->call_s,
                                           .token_s = sim->token_s,
                                           .page_s = sim->page_s,

@@ -36,6 +36,7 @@ struct mp_cluster {
     /* Numbers of the file; whole ones as well. docs/simulate.md lists them. */
     double requests, prompt, gen;
     double latency_us, call_us;
+    double value_bytes; /* of each of a row's values on a link */
     double domains, skew, common, variation, known, shift_after;
     double epoch_s, horizon_s;
     double copies;

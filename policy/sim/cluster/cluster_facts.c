@@ -7,15 +7,13 @@
 #include "policy/builtins.h"
 #include "policy/sim/cluster/cluster_int.h"
 
-#define ROW_BYTES_PER_VALUE 2
-
 /* A call takes the way there and back and what calls to that peer have waited for and computed so
  * far, a token its row both ways through the slower of the two links. */
 static void put_costs(struct mp_cluster_sim *sim)
 {
     const struct mp_cluster *cluster = sim->cluster;
     const double way_s = (2 * cluster->latency_us + cluster->call_us) / 1e6;
-    const double bits = 2 * cluster->model.hidden * ROW_BYTES_PER_VALUE * 8;
+    const double bits = 2 * cluster->model.hidden * cluster->value_bytes * 8;
 
     for (uint32_t n = 0; n < sim->servers; n++) {
         for (uint32_t m = 0; m < sim->servers; m++) {
@@ -58,6 +56,7 @@ void mp_cluster_facts_begin(struct mp_cluster_sim *sim)
 
         sim->page_s[n] = server->reads ? load_s : -1;
         sim->copy_s[n] = server->reads ? load_s : bytes * 8 / (server->mbit * 1e6);
+        sim->steps[n] = sim->cluster->gen / server->arrival_s;
         for (uint32_t l = 0; l < sim->load->layers; l++) {
             for (uint32_t e = 0; e < sim->load->experts; e++)
                 put_expected(sim, n, l, e);
@@ -72,6 +71,7 @@ void mp_cluster_facts_clear(struct mp_cluster_sim *sim)
 
     memset(sim->tokens, 0, all * sizeof(*sim->tokens));
     memset(sim->calls, 0, all * sizeof(*sim->calls));
+    memset(sim->steps, 0, sim->servers * sizeof(*sim->steps));
     sim->since_ns = sim->now_ns;
 }
 

@@ -40,6 +40,7 @@ static const struct key keys[] = {
     WHOLE(struct mp_cluster, gen, 1, 1e5, NEEDED),
     REAL(struct mp_cluster, latency_us, 0, 1e7, NEEDED),
     REAL(struct mp_cluster, call_us, 0, 1e7, 0),
+    REAL(struct mp_cluster, value_bytes, 0.25, 8, 2),
     WHOLE(struct mp_cluster, domains, 1, 256, 1),
     REAL(struct mp_cluster, skew, 0, 5, 1),
     REAL(struct mp_cluster, common, 0, 1, 0),

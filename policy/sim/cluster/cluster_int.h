@@ -102,7 +102,7 @@ struct mp_cluster_sim {
 
     struct mp_place_facts facts;
     uint32_t *first_device, *slots;
-    double *tokens, *calls, *call_s, *token_s, *page_s, *copy_s;
+    double *tokens, *calls, *steps, *call_s, *token_s, *page_s, *copy_s;
     uint64_t since_ns; /* the facts' counts are from then on */
     struct mp_placement placements[2];
     uint32_t current;                 /* the placement in use */

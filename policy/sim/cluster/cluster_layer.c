@@ -9,8 +9,6 @@
 
 #include "vmm/base/assert.h"
 
-#define ROW_BYTES_PER_VALUE 2 /* bfloat16 */
-
 uint32_t mp_cluster_step_tokens(const struct mp_cluster_sim *sim, uint32_t server)
 {
     return sim->nodes[server].step == 0 ? (uint32_t)sim->cluster->prompt : 1;
@@ -24,7 +22,7 @@ static uint32_t first_device(const struct mp_cluster_sim *sim, uint32_t server)
 /* Rows through a link in one direction. */
 static uint64_t rows_ns(const struct mp_cluster_sim *sim, uint32_t server, uint32_t rows)
 {
-    const double bytes = rows * sim->cluster->model.hidden * ROW_BYTES_PER_VALUE;
+    const double bytes = rows * sim->cluster->model.hidden * sim->cluster->value_bytes;
     const double ns = bytes * 8e3 / sim->cluster->servers[server].mbit;
 
     return (uint64_t)(sim->nodes[server].copying ? 2 * ns : ns);
@@ -188,8 +186,8 @@ static void send_messages(struct mp_cluster_sim *sim, uint32_t server)
         const uint64_t ns = rows_ns(sim, server, node->asked[peer]);
 
         node->pending++;
-        sim->result->sent_bytes +=
-            2 * (uint64_t)(node->asked[peer] * sim->cluster->model.hidden * ROW_BYTES_PER_VALUE);
+        sim->result->sent_bytes += 2 * (uint64_t)(node->asked[peer] * sim->cluster->model.hidden *
+                                                  sim->cluster->value_bytes);
         mp_cluster_push(sim, mp_cluster_queue(&node->up_free_ns, sim->now_ns, ns) + way_ns(sim),
                         MP_CLUSTER_ASKED, server, peer);
     }
@@ -214,6 +212,7 @@ static void routed(struct mp_cluster_sim *sim, uint32_t server)
 
     mp_cluster_choose(sim->load, node->domain, node->layer, mp_cluster_step_tokens(sim, server),
                       &node->random, sim->counts);
+    sim->steps[server] += node->layer == 0;
     node->group_count = 0;
     node->layer_end_ns = sim->now_ns;
     for (uint32_t e = 0; e < sim->load->experts; e++) {

@@ -246,9 +246,10 @@ static void even_placements_are_even(void)
 
 /*
  * Two servers with one slot each, experts a and b. Server 0 calls a 5 times and b 4, server 1 calls
- * a 3 times. Asking costs 1 s, reading 10 s. The first copy: a on server 0 saves 50 + 3 * 9 = 77;
- * on server 1 30 + 45 = 75. Then b on server 1 saves 4 * 9 = 36, a there 3. If reading costs 0.5 s,
- * nobody asks: a on server 1 saves 1.5, b there nothing.
+ * a 3 times. Asking costs 1 s, reading 10 s. Copies one by one: a on server 0 saves 50 + 3 * 9 =
+ * 77, on server 1 30 + 45 = 75; then b on server 1 saves 4 * 9 = 36, a there 3. C(P) is 4 + 3.
+ * Prism's, b on server 0 and a on server 1, is 5. If reading costs 0.5 s, nobody asks: a on server
+ * 0, then on server 1 saves 1.5, b there nothing.
  */
 static void united_weighs_asking_against_reading(void)
 {
@@ -263,8 +264,8 @@ static void united_weighs_asking_against_reading(void)
     world_count(&w, 1, second);
     CHECK_EQ(mp_placement_init(&p, &w.facts), MP_OK);
     CHECK_EQ(mp_place(united, &w.facts, &p), MP_OK);
-    CHECK(world_kept(&w, &p, 0) == 1 && world_kept(&w, &p, 1) == 2);
-    CHECK(fabs(mp_place_cost_s(united, &w.facts, &p, 1) - (4 + 3)) < 1e-9);
+    CHECK(world_kept(&w, &p, 0) == 2 && world_kept(&w, &p, 1) == 1);
+    CHECK(fabs(mp_place_cost_s(united, &w.facts, &p, 1) - 5) < 1e-9);
     w.page_s[0] = w.page_s[1] = 0.5;
     CHECK_EQ(mp_place(united, &w.facts, &p), MP_OK);
     CHECK(world_kept(&w, &p, 0) == 1 && world_kept(&w, &p, 1) == 1);
@@ -272,6 +273,40 @@ static void united_weighs_asking_against_reading(void)
     w.page_s[0] = -1; /* it has to ask: both experts must be kept */
     CHECK_EQ(mp_place(united, &w.facts, &p), MP_OK);
     CHECK(p.copies[0] == 1 && p.copies[1] == 1);
+    mp_placement_fini(&p);
+}
+
+/*
+ * Two layers of two experts, each chosen in every second of 8 steps; two servers with two slots. A
+ * message takes 1 s. With one expert of each layer, half of the steps send a message for a layer: 8
+ * * 1/2 * 2 layers = 8 s for each server. With a whole layer at each, the other one's takes
+ * 8 * (1 - 1/4) = 6 s. As long as steps are not known every call is a message: 8 s both. Where
+ * nothing is known, it is whole layers, too.
+ */
+static void united_counts_messages(void)
+{
+    static const uint32_t slots[2] = { 2, 2 };
+    static const double calls[4] = { 4, 4, 4, 4 }, steps[2] = { 8, 8 };
+    const struct mp_place_ops *united = mp_place_find("united");
+    const struct mp_place_ops *prism = mp_place_find("prism");
+    struct place_world w;
+    struct mp_placement p;
+
+    world_init(&w, 2, 2, 2, slots);
+    CHECK_EQ(mp_placement_init(&p, &w.facts), MP_OK);
+    CHECK_EQ(mp_place(united, &w.facts, &p), MP_OK);
+    CHECK(world_kept(&w, &p, 0) == 3 && world_kept(&w, &p, 1) == 12);
+    world_count(&w, 0, calls);
+    world_count(&w, 1, calls);
+    CHECK(fabs(mp_place_cost_s(united, &w.facts, &p, 1) - 16) < 1e-9);
+    w.facts.steps = steps;
+    CHECK_EQ(mp_place(prism, &w.facts, &p), MP_OK);
+    CHECK(fabs(mp_place_cost_s(united, &w.facts, &p, 1) - 16) < 1e-9);
+    CHECK_EQ(mp_place(united, &w.facts, &p), MP_OK);
+    CHECK(world_kept(&w, &p, 0) == 3 && world_kept(&w, &p, 1) == 12);
+    CHECK(fabs(mp_place_cost_s(united, &w.facts, &p, 1) - 12) < 1e-9);
+    w.page_s[0] = w.page_s[1] = 0.5; /* reading both experts takes 4 * 2 * 0.5 s */
+    CHECK(fabs(mp_place_cost_s(united, &w.facts, &p, 1) - 8) < 1e-9);
     mp_placement_fini(&p);
 }
 
@@ -370,6 +405,7 @@ int main(void)
     RUN(eplb_copies_the_busiest);
     RUN(even_placements_are_even);
     RUN(united_weighs_asking_against_reading);
+    RUN(united_counts_messages);
     RUN(a_placement_is_adopted_when_it_pays);
     RUN(misses_take_the_cheapest_way);
     RUN(random_cases_keep_every_promise);

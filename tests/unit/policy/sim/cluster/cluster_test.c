@@ -42,6 +42,7 @@ static void world_init(struct cluster_world *w, uint32_t servers, uint32_t slots
     c->requests = c->prompt = c->gen = c->domains = c->known = c->copies = 1;
     c->latency_us = 100;
     c->call_us = 50;
+    c->value_bytes = 2;
     for (uint32_t n = 0; n < servers; n++) {
         CHECK_EQ(mp_sim_machine_parse("m", MACHINE, &w->servers[n].machine), MP_OK);
         w->servers[n].devices = w->servers[n].reads = 1;
@@ -105,6 +106,11 @@ static void asking_takes_two_messages_and_the_work(void)
     CHECK(takes_us(r.mean_s, 3360) && takes_us(r.server_mean_s[1], 3360));
     CHECK(r.local_share == 0.5 && r.sent_bytes == 4000 && r.reads == 0);
     mp_cluster_result_fini(&r);
+    w.cluster.value_bytes = 4;
+    r = run(&w, "prism");
+    CHECK(takes_us(r.mean_s, 5360) && r.sent_bytes == 8000);
+    mp_cluster_result_fini(&r);
+    w.cluster.value_bytes = 2;
     w.servers[1].mbit = 4; /* the slower link counts, both ways */
     r = run(&w, "prism");
     CHECK(takes_us(r.server_mean_s[0], 5360) && takes_us(r.server_mean_s[1], 5360));
