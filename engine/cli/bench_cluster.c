@@ -223,6 +223,27 @@ static double share(const struct mp_rank_report *r)
     return r->all_tokens > 0 ? (double)r->local_tokens / (double)r->all_tokens : 1;
 }
 
+/* What placements were told, by rank. */
+static void put_costs(const struct bench *bench, struct mp_json_out *json,
+                      const struct mp_rank_report *r)
+{
+    double fixed, row;
+
+    mp_json_put_f64(json, "read_us", r->read_ns / 1e3);
+    mp_json_array_begin(json, "call_us");
+    for (uint32_t p = 0; p < bench->transport->ranks; p++) {
+        mp_rank_call_ns(bench->rank, p, &fixed, &row);
+        mp_json_put_f64(json, NULL, fixed / 1e3);
+    }
+    mp_json_array_end(json);
+    mp_json_array_begin(json, "row_us");
+    for (uint32_t p = 0; p < bench->transport->ranks; p++) {
+        mp_rank_call_ns(bench->rank, p, &fixed, &row);
+        mp_json_put_f64(json, NULL, row / 1e3);
+    }
+    mp_json_array_end(json);
+}
+
 /* One line for each rank; the lowest one sums up. */
 static void print_json(const struct bench *bench, const struct mp_rank_report *r)
 {
@@ -246,6 +267,7 @@ static void print_json(const struct bench *bench, const struct mp_rank_report *r
     mp_json_put_f64(&json, "wait_s", (double)r->wait_ns / 1e9);
     mp_json_put_u64(&json, "kept", r->kept);
     mp_json_put_u64(&json, "migrations", r->migrations);
+    put_costs(bench, &json, r);
     mp_json_put_u64(&json, "lost", r->lost);
     mp_json_put_u64(&json, "silent", r->silent);
     if (mp_rank_reports(bench->rank))

@@ -201,6 +201,7 @@ static enum mp_status parse_stats(const struct mp_message_limits *limits, const 
     const struct mp_message_stats *stats = (const void *)body;
     const enum mp_status status = check_bytes(message->head, stats_bytes(limits));
     const double times[] = { status == MP_OK ? stats->seconds : 0,
+                             status == MP_OK ? stats->steps : 0,
                              status == MP_OK ? stats->load_s : 0 };
 
     if (status != MP_OK)

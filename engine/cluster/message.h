@@ -71,11 +71,12 @@ struct mp_message_result {
     uint32_t tokens, failed;
 };
 
-/* What a rank used; then, (layers, experts) each, tokens and calls, and, (ranks) each, what it
- * measured of calls to others: how long one takes, and more for each row; 0: unknown. */
+/* What a rank used in some seconds and steps; then, (layers, experts) each, tokens and calls, and,
+ * (ranks) each, what it measured of messages to others: how long one takes until its reply, and
+ * more for each row; 0: unknown. load_s: how much longer a layer takes for an expert that is read.
+ */
 struct mp_message_stats {
-    double seconds, load_s;
-    uint64_t local_tokens, all_tokens, sent_bytes, calls, reads, redone;
+    double seconds, steps, load_s;
 };
 
 /* A checked message; the pointers are into its bytes. */

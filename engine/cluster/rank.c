@@ -256,6 +256,7 @@ static enum mp_status allocate(struct mp_rank *rank)
     rank->sum_tokens = calloc(rank->ranks * ids, sizeof(double));
     rank->sum_calls = calloc(rank->ranks * ids, sizeof(double));
     rank->rank_seconds = calloc(rank->ranks, sizeof(double));
+    rank->rank_steps = calloc(rank->ranks, sizeof(double));
     rank->call_s = calloc(rank->ranks, rank->ranks * sizeof(double));
     rank->row_s = calloc(rank->ranks, rank->ranks * sizeof(double));
     rank->slots = calloc(rank->ranks, sizeof(uint32_t));
@@ -264,7 +265,8 @@ static enum mp_status allocate(struct mp_rank *rank)
         rank->out == NULL || rank->list == NULL || rank->list_tokens == NULL ||
         rank->list_ranks == NULL || rank->tokens == NULL || rank->calls == NULL ||
         rank->sum_tokens == NULL || rank->sum_calls == NULL || rank->rank_seconds == NULL ||
-        rank->call_s == NULL || rank->row_s == NULL || rank->slots == NULL || rank->keeps == NULL)
+        rank->rank_steps == NULL || rank->call_s == NULL || rank->row_s == NULL ||
+        rank->slots == NULL || rank->keeps == NULL)
         return mp_fail_no_memory("a rank", rank->message_bytes_max + rows * l->hidden * 4 +
                                                2 * rank->ranks * ids * sizeof(double));
     return allocate_peers(rank);
@@ -329,6 +331,7 @@ void mp_rank_destroy(struct mp_rank *rank)
     free(rank->sum_tokens);
     free(rank->sum_calls);
     free(rank->rank_seconds);
+    free(rank->rank_steps);
     free(rank->call_s);
     free(rank->row_s);
     free(rank->slots);
@@ -346,8 +349,15 @@ const struct mp_peers *mp_rank_peers(struct mp_rank *rank)
 void mp_rank_report(const struct mp_rank *rank, struct mp_rank_report *report_p)
 {
     *report_p = rank->report;
+    report_p->read_ns = rank->read_ns;
     for (uint32_t id = 0; id < rank->ids && rank->placed; id++)
         report_p->kept += mp_rank_keeps(rank, rank->self, id);
     for (uint32_t p = 0; p < rank->ranks; p++)
         report_p->silent += rank->peer[p].state == MP_PEER_SILENT;
+}
+
+void mp_rank_call_ns(const struct mp_rank *rank, uint32_t peer, double *fixed_p, double *row_p)
+{
+    *fixed_p = rank->peer[peer].fixed_ns;
+    *row_p = rank->peer[peer].row_ns;
 }

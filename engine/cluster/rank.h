@@ -76,8 +76,13 @@ struct mp_rank_report {
     uint32_t epoch, migrations; /* of the placement; how often it has changed */
     uint32_t kept;              /* experts that it gives this rank */
     uint32_t lost, silent;      /* ranks that have died; that do not answer */
+    double read_ns;             /* how much longer a layer takes for an expert that is read */
 };
 void mp_rank_report(const struct mp_rank *rank, struct mp_rank_report *report_p);
+
+/* What messages to rank `peer` took, the last ones most: until the reply came, and more for each
+ * row. 0: unknown. */
+void mp_rank_call_ns(const struct mp_rank *rank, uint32_t peer, double *fixed_p, double *row_p);
 
 /* The results that came to this rank, its own included, in the order of coming. */
 const struct mp_message_result *mp_rank_results(const struct mp_rank *rank, uint32_t *count_p);

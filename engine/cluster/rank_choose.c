@@ -1,8 +1,24 @@
-/* Which rank computes an expert of a layer: the one that is expected to be done first. */
+/*
+ * Which rank computes an expert of a layer. Each one that is not kept here goes to the rank that
+ * keeps it and is expected to be done first. Then, with a placement that also reads, some of them
+ * are read instead if the layer is expected to end earlier: a message serves all experts that one
+ * rank has of a layer, so it is compared with reading all of them, or the most loaded ones.
+ */
 #include <stdio.h>
 
 #include "engine/cluster/rank_int.h"
+#include "policy/pager/pager.h"
 #include "vmm/base/error.h"
+
+/* Reading takes what is kept here out of memory's bandwidth and the file's: it has to be faster by
+ * this much. */
+#define CLEARLY 0.8
+/* Of a rank, before anything is read instead of asking it: the first calls find it filling its
+ * memory. */
+#define SAMPLES_MIN 32
+/* What was not tried in a layer is expected to have become cheaper by this share, so that it is
+ * tried again from time to time. */
+#define FORGET 128
 
 /* How much longer the layer is expected to take if `peer` gets these rows, too. */
 static double peer_ns(const struct mp_peer *peer, uint32_t tokens)
@@ -49,29 +65,140 @@ enum mp_status mp_rank_no_holder(const struct mp_rank *rank, uint32_t layer, uin
                    expert, layer, names, rank->self);
 }
 
-/* Who computes an expert that is not in memory here. */
+/* Who computes an expert that is not in memory here, if nothing but what is kept is read. */
 static enum mp_status choose_one(struct mp_rank *rank, const struct mp_assign_facts *facts,
                                  uint32_t i, uint32_t *where_p)
 {
-    const struct mp_place_ops *ops = rank->config.place;
     const uint32_t id = facts->layer * rank->limits.experts + facts->experts[i];
-    const bool kept = mp_rank_keeps(rank, rank->self, id);
-    const bool may_read = kept || rank->config.reads;
     double ns = 0;
-    const uint32_t holder = ops->calls || !rank->config.reads
-                                ? find_holder(rank, id, facts->tokens[i], &ns)
-                                : MP_WHERE_HERE;
+    uint32_t holder;
 
     *where_p = MP_WHERE_HERE;
-    if (kept)
+    if (mp_rank_keeps(rank, rank->self, id) || (!rank->config.place->calls && rank->config.reads))
         return MP_OK;
+    holder = find_holder(rank, id, facts->tokens[i], &ns);
     if (holder == MP_WHERE_HERE)
-        return may_read ? MP_OK : mp_rank_no_holder(rank, facts->layer, facts->experts[i]);
-    if (may_read && ops->pages && (double)facts->costs->load_ns < ns)
-        return MP_OK;
+        return rank->config.reads ? MP_OK
+                                  : mp_rank_no_holder(rank, facts->layer, facts->experts[i]);
     *where_p = holder;
     rank->peer[holder].planned_ns = (uint64_t)ns;
     return MP_OK;
+}
+
+/* ---- reading instead */
+
+double mp_rank_read_ns(const struct mp_rank *rank)
+{
+    return rank->read_ns > 0 ? rank->read_ns
+                             : (double)mp_pager_load_ns(mp_engine_pager(rank->engine));
+}
+
+static double compute_ns(const struct mp_assign_facts *facts, uint32_t i)
+{
+    const struct mp_executor *home = &facts->costs->executors[MP_EXECUTOR_HOME];
+
+    return (double)(home->fixed_ns + home->token_ns * facts->tokens[i]);
+}
+
+/* The one that is expected to be done last, of those that are known. */
+static uint32_t latest_peer(const struct mp_rank *rank)
+{
+    uint32_t latest = MP_WHERE_HERE;
+
+    for (uint32_t p = 0; p < rank->ranks; p++) {
+        if (rank->peer[p].planned_ns > 0 && rank->peer[p].samples >= SAMPLES_MIN &&
+            (latest == MP_WHERE_HERE || rank->peer[p].planned_ns > rank->peer[latest].planned_ns))
+            latest = p;
+    }
+    return latest;
+}
+
+/* The expert of `peer` with the most rows; those are the dearest to send. */
+static uint32_t most_rows(const struct mp_rank *rank, const struct mp_assign_facts *facts,
+                          uint32_t peer)
+{
+    uint32_t best = UINT32_MAX;
+
+    for (uint32_t i = 0; i < facts->count; i++) {
+        if (rank->where[facts->experts[i]] == peer &&
+            (best == UINT32_MAX || facts->tokens[i] > facts->tokens[best]))
+            best = i;
+    }
+    return best;
+}
+
+/* Take experts of the rank that is expected to be done last until none is left there; undo what
+ * went beyond the best moment. True: at least one is read. */
+static bool take_back(struct mp_rank *rank, const struct mp_assign_facts *facts, uint32_t peer,
+                      double *own_p)
+{
+    const double read_ns = mp_rank_read_ns(rank), before = (double)rank->peer[peer].planned_ns;
+    double own = *own_p, left = before, best = CLEARLY * (before > own ? before : own);
+    uint32_t taken = 0, keep = 0, i;
+
+    while ((i = most_rows(rank, facts, peer)) != UINT32_MAX) {
+        double end;
+
+        own += read_ns + compute_ns(facts, i);
+        left -= rank->peer[peer].row_ns * facts->tokens[i];
+        rank->where[facts->experts[i]] = MP_WHERE_HERE;
+        rank->list_tokens[taken++] = i;
+        if (most_rows(rank, facts, peer) == UINT32_MAX)
+            left = 0;
+        end = own > left ? own : left;
+        if (end < best) {
+            best = end;
+            keep = taken;
+            *own_p = own;
+            rank->peer[peer].planned_ns = (uint64_t)(left > 0 ? left : 0);
+        }
+    }
+    for (; taken > keep; taken--)
+        rank->where[facts->experts[rank->list_tokens[taken - 1]]] = peer;
+    return keep > 0;
+}
+
+/* Costs of ways that a layer could have taken and did not. */
+static void forget(struct mp_rank *rank, bool could_read)
+{
+    if (could_read && rank->read_ns > 0)
+        rank->read_ns -= rank->read_ns / FORGET;
+    for (uint32_t p = 0; p < rank->ranks; p++) {
+        if (rank->peer[p].planned_ns == 0)
+            rank->peer[p].fixed_ns -= rank->peer[p].fixed_ns / FORGET;
+    }
+}
+
+static void read_some(struct mp_rank *rank, const struct mp_assign_facts *facts)
+{
+    const bool may_read = rank->config.place->pages && rank->config.place->calls &&
+                          rank->config.reads && mp_rank_read_ns(rank) > 0;
+    double own = rank->own_ns;
+    uint32_t peer;
+
+    for (uint32_t i = 0; i < facts->count; i++) {
+        if (!facts->resident[i] && rank->where[facts->experts[i]] == MP_WHERE_HERE)
+            own += mp_rank_read_ns(rank);
+    }
+    do
+        peer = may_read ? latest_peer(rank) : MP_WHERE_HERE;
+    while (peer != MP_WHERE_HERE && take_back(rank, facts, peer, &own));
+    forget(rank, peer != MP_WHERE_HERE);
+}
+
+/* ---- a layer */
+
+/* What it takes here but for reads, and how many of those. */
+static void expect(struct mp_rank *rank, const struct mp_assign_facts *facts)
+{
+    rank->own_ns = 0;
+    rank->own_reads = 0;
+    for (uint32_t i = 0; i < facts->count; i++) {
+        if (rank->where[facts->experts[i]] != MP_WHERE_HERE)
+            continue;
+        rank->own_ns += compute_ns(facts, i);
+        rank->own_reads += !facts->resident[i];
+    }
 }
 
 enum mp_status mp_rank_choose(void *ctx, const struct mp_assign_facts *facts, uint32_t *executors)
@@ -84,19 +211,29 @@ enum mp_status mp_rank_choose(void *ctx, const struct mp_assign_facts *facts, ui
         rank->peer[p].call.open = false; /* of a layer that failed */
     }
     for (uint32_t i = 0; i < facts->count && status == MP_OK; i++) {
-        const uint32_t id = facts->layer * rank->limits.experts + facts->experts[i];
         uint32_t where = MP_WHERE_HERE;
 
         if (!facts->resident[i] && rank->placed)
             status = choose_one(rank, facts, i, &where);
         rank->where[facts->experts[i]] = where;
+    }
+    if (status != MP_OK)
+        return status;
+    expect(rank, facts);
+    read_some(rank, facts);
+    expect(rank, facts);
+    rank->steps += facts->layer == 0;
+    for (uint32_t i = 0; i < facts->count; i++) {
+        const uint32_t id = facts->layer * rank->limits.experts + facts->experts[i];
+        const bool here = rank->where[facts->experts[i]] == MP_WHERE_HERE;
+
         rank->tokens[id] += facts->tokens[i];
         rank->calls[id] += 1;
         rank->report.all_tokens += facts->tokens[i];
-        if (where == MP_WHERE_HERE)
-            rank->report.local_tokens += facts->tokens[i];
-        else
+        rank->report.local_tokens += here ? facts->tokens[i] : 0;
+        if (!here)
             executors[i] = MP_EXECUTOR_PEERS;
     }
-    return status;
+    rank->chosen_ns = mp_rank_now_ns(rank);
+    return MP_OK;
 }

@@ -39,7 +39,7 @@ static double known_or(double value, double other)
 
 static double load_s(const struct mp_rank *rank)
 {
-    return known_or((double)mp_pager_load_ns(mp_engine_pager(rank->engine)) / 1e9, UNKNOWN_LOAD_S);
+    return known_or(mp_rank_read_ns(rank) / 1e9, UNKNOWN_LOAD_S);
 }
 
 /* The mean of what ranks have measured stands for pairs that nobody has. */
@@ -100,6 +100,7 @@ static void fill_facts(struct mp_rank *rank, struct numbers *n)
         .tokens = rank->sum_tokens,
         .calls = rank->sum_calls,
         .seconds = seconds > 0 ? seconds : 1,
+        .steps = rank->rank_steps,
         .call_s = n->call_s,
         .token_s = n->token_s,
         .page_s = n->page_s,
@@ -143,13 +144,14 @@ enum mp_status mp_rank_place_first(struct mp_rank *rank)
 
 /* ---- what was used */
 
-static void add_stats(struct mp_rank *rank, uint32_t from, double seconds, const double *tokens,
-                      const double *calls)
+static void add_stats(struct mp_rank *rank, uint32_t from, const struct mp_message_stats *stats,
+                      const double *tokens, const double *calls)
 {
     const size_t at = (size_t)from * rank->ids;
 
     /* What was seen under earlier requests fades. */
-    rank->rank_seconds[from] = rank->rank_seconds[from] / 2 + seconds;
+    rank->rank_seconds[from] = rank->rank_seconds[from] / 2 + stats->seconds;
+    rank->rank_steps[from] = rank->rank_steps[from] / 2 + stats->steps;
     for (uint32_t id = 0; id < rank->ids; id++) {
         rank->sum_tokens[at + id] = rank->sum_tokens[at + id] / 2 + tokens[id];
         rank->sum_calls[at + id] = rank->sum_calls[at + id] / 2 + calls[id];
@@ -160,7 +162,7 @@ void mp_rank_take_stats(struct mp_rank *rank, uint32_t from, const struct mp_mes
 {
     struct mp_peer *peer = &rank->peer[from];
 
-    add_stats(rank, from, message->stats->seconds, message->tokens, message->calls);
+    add_stats(rank, from, message->stats, message->tokens, message->calls);
     peer->load_s = message->stats->load_s;
     memcpy(rank->call_s + (size_t)from * rank->ranks, message->call_s,
            rank->ranks * sizeof(double));
@@ -169,7 +171,11 @@ void mp_rank_take_stats(struct mp_rank *rank, uint32_t from, const struct mp_mes
 
 static void send_stats(struct mp_rank *rank, uint32_t to)
 {
-    const double seconds = (double)(mp_rank_now_ns(rank) - rank->stats_ns) / 1e9;
+    const struct mp_message_stats seen = {
+        .seconds = (double)(mp_rank_now_ns(rank) - rank->stats_ns) / 1e9,
+        .steps = rank->steps,
+        .load_s = load_s(rank),
+    };
     struct mp_message_head *head = rank->out;
     struct mp_message_stats *stats = (void *)(head + 1);
     double *tokens = (void *)(stats + 1), *calls = tokens + rank->ids;
@@ -178,13 +184,14 @@ static void send_stats(struct mp_rank *rank, uint32_t to)
         sizeof(*head) + sizeof(*stats) + 2 * (rank->ids + rank->ranks) * sizeof(double);
 
     rank->stats_ns = mp_rank_now_ns(rank);
-    rank->peer[rank->self].load_s = load_s(rank);
+    rank->peer[rank->self].load_s = seen.load_s;
+    rank->steps = 0;
     put_measured(rank, rank->call_s + row, rank->row_s + row);
     if (to == rank->self) {
-        add_stats(rank, to, seconds, rank->tokens, rank->calls);
+        add_stats(rank, to, &seen, rank->tokens, rank->calls);
     } else {
         mp_rank_head(rank, head, MP_MESSAGE_STATS, bytes);
-        *stats = (struct mp_message_stats){ .seconds = seconds, .load_s = load_s(rank) };
+        *stats = seen;
         memcpy(tokens, rank->tokens, rank->ids * sizeof(double));
         memcpy(calls, rank->calls, rank->ids * sizeof(double));
         put_measured(rank, calls + rank->ids, calls + rank->ids + rank->ranks);

@@ -21,6 +21,7 @@ struct mp_call {
     uint64_t bytes;
     uint32_t *token; // (tokens_max): of the batch, for each token of the message
     bool open, failed;
+    bool waited; /* without a reply, with nothing else to do */
 };
 
 struct mp_peer {
@@ -28,7 +29,8 @@ struct mp_peer {
     uint64_t heard_ns;
     bool hello, placed, done, ready; /* what it has said */
     struct mp_hello about;
-    double fixed_ns, row_ns; /* of a call, measured: waiting for it; 0: unknown */
+    double fixed_ns, row_ns; /* of a call, measured: until its reply came; 0: unknown */
+    uint32_t samples;        /* that those are from */
     uint64_t planned_ns;     /* of the calls that the layer has for it */
     struct mp_call call;
     unsigned track;
@@ -54,8 +56,14 @@ struct mp_rank {
     struct mp_rank_report report;
     bool leaving; /* nothing will be asked any more */
 
+    double read_ns; /* how much longer a layer takes for an expert that is read; 0: unknown */
+    uint32_t steps; /* since the last message about what was used */
+
     /* Of the open layer. */
     uint32_t layer;
+    uint32_t own_reads; /* experts that are read here; without, the others here take own_ns */
+    double own_ns;
+    uint64_t chosen_ns;
     uint32_t *where;                    // (experts): who computes it
     uint32_t *place;                    // (tokens_max): number in the message
     float *results;                     // (T, R, H) of collect(); NULL outside
@@ -70,13 +78,13 @@ struct mp_rank {
     bool stays;                     /* no new placement is possible; was said */
     bool placed, copying, proposed; /* the first is in use; the second comes; as the scheduler */
     uint32_t next_epoch;
-    uint64_t epoch_ns, stats_ns;    /* of the last decision; when counts began */
-    double *tokens, *calls;         // (ids): this rank's, since the last message about them
-    double *sum_tokens, *sum_calls; // (ranks, ids): of all, as the scheduler knows them
-    double *rank_seconds;           // (ranks): what those cover
-    double *call_s, *row_s;         // (ranks, ranks): calls from one to another; 0: unknown
-    uint32_t *slots;                // (ranks)
-    uint8_t *keeps;                 // (ids): 1: the pager shall not evict it
+    uint64_t epoch_ns, stats_ns;       /* of the last decision; when counts began */
+    double *tokens, *calls;            // (ids): this rank's, since the last message about them
+    double *sum_tokens, *sum_calls;    // (ranks, ids): of all, as the scheduler knows them
+    double *rank_seconds, *rank_steps; // (ranks): what those cover
+    double *call_s, *row_s;            // (ranks, ranks): calls from one to another; 0: unknown
+    uint32_t *slots;                   // (ranks)
+    uint8_t *keeps;                    // (ids): 1: the pager shall not evict it
 
     struct mp_rank_results all, own; /* of all ranks' requests; of this one's */
 };
@@ -108,6 +116,8 @@ void mp_rank_tell_all(struct mp_rank *rank, enum mp_message_kind kind, uint32_t 
 void mp_rank_check_silence(struct mp_rank *rank, uint32_t peer, uint64_t since_ns);
 
 /* rank_choose.c. Fails with E_EXPERT_LOST if nobody has an expert. */
+/* How much longer a layer takes for an expert that is read; 0: unknown. */
+double mp_rank_read_ns(const struct mp_rank *rank);
 enum mp_status mp_rank_choose(void *ctx, const struct mp_assign_facts *facts,
                               uint32_t *executors) MP_MUST_CHECK;
 enum mp_status mp_rank_no_holder(const struct mp_rank *rank, uint32_t layer,

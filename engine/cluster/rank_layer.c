@@ -84,6 +84,7 @@ static void send_call(struct mp_rank *rank, uint32_t to)
 
     call->sent_ns = mp_rank_now_ns(rank);
     call->tried |= UINT64_C(1) << to;
+    call->waited = false;
     call->failed = !mp_rank_send(rank, to, call->message, call->bytes);
     rank->report.calls++;
 }
@@ -136,10 +137,13 @@ static void put_results(struct mp_rank *rank, const struct mp_call *call, const 
     }
 }
 
-/* A running mean over about 16 calls of how long one was waited for. */
+/* A running mean that leans to the shorter ones: what takes longer for once, because a rank
+ * computes a prompt or fills its memory, says little about later. */
 static void learn(double *value, double sample)
 {
-    *value = *value == 0 ? sample : (*value * 15 + sample) / 16;
+    const double weight = sample < *value ? 1.0 / 4 : 1.0 / 8;
+
+    *value += *value == 0 ? sample : (sample - *value) * weight;
 }
 
 static void note_call(struct mp_rank *rank, struct mp_peer *peer,
@@ -152,10 +156,22 @@ static void note_call(struct mp_rank *rank, struct mp_peer *peer,
         engine->timeline, peer->track, "call", peer->call.began_ns,
         mp_timeline_now_ns(engine->timeline),
         &(struct mp_timeline_args){ { "experts", "rows" }, { head->groups, head->rows } });
-    if (head->rows < MANY_ROWS || peer->fixed_ns == 0)
+    if (!peer->call.waited && ns > peer->fixed_ns + peer->row_ns * head->rows)
+        return; /* nobody looked when it came: own work ended later */
+    peer->samples++;
+    if (head->rows < MANY_ROWS)
         learn(&peer->fixed_ns, ns);
-    else if (ns > peer->fixed_ns)
-        learn(&peer->row_ns, (ns - peer->fixed_ns) / head->rows);
+    else
+        learn(&peer->row_ns, ns > peer->fixed_ns ? (ns - peer->fixed_ns) / head->rows : 0);
+}
+
+/* How much longer the layer's own part took for its reads. */
+static void note_reads(struct mp_rank *rank)
+{
+    const double ns = (double)(mp_rank_now_ns(rank) - rank->chosen_ns) - rank->own_ns;
+
+    if (rank->own_reads > 0 && ns > 0)
+        learn(&rank->read_ns, ns / rank->own_reads);
 }
 
 void mp_rank_take_reply(struct mp_rank *rank, uint32_t from, const struct mp_message *message)
@@ -289,6 +305,13 @@ static enum mp_status check_cancel(const struct mp_rank *rank)
                                      : MP_OK;
 }
 
+static void wait_for_replies(struct mp_rank *rank)
+{
+    for (uint32_t p = 0; p < rank->ranks; p++)
+        rank->peer[p].call.waited = true;
+    rank->config.transport->ops->wait(rank->config.transport, WAIT_NS);
+}
+
 static enum mp_status collect(void *ctx, float *results)
 {
     struct mp_rank *rank = rank_of(ctx);
@@ -296,6 +319,7 @@ static enum mp_status collect(void *ctx, float *results)
     bool open = false, any;
     enum mp_status status;
 
+    note_reads(rank);
     rank->results = results;
     status = check_calls(rank, &open);
     while (open && status == MP_OK) {
@@ -305,7 +329,7 @@ static enum mp_status collect(void *ctx, float *results)
         if (status == MP_OK)
             status = check_calls(rank, &open);
         if (open && !any && status == MP_OK)
-            rank->config.transport->ops->wait(rank->config.transport, WAIT_NS);
+            wait_for_replies(rank);
     }
     rank->results = NULL;
     rank->report.wait_ns += mp_rank_now_ns(rank) - start_ns;
