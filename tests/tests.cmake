@@ -421,7 +421,7 @@ if(TARGET moepager_mpi AND NOT sanitizers AND NOT MP_COVERAGE)
     set_tests_properties(system/cluster/mpi_queue_test PROPERTIES TIMEOUT 60)
     # The same over links of namespaces, in a short form.
     add_test(NAME system/cluster/testbed COMMAND tools/cluster/testbed --requests 3
-        --place uniform,prism --program $<TARGET_FILE:moepager>
+        --place uniform,prism --simulate --program $<TARGET_FILE:moepager>
         WORKING_DIRECTORY ${PROJECT_SOURCE_DIR})
     set_tests_properties(system/cluster/testbed PROPERTIES TIMEOUT 120 SKIP_RETURN_CODE 77)
 endif()

@@ -233,8 +233,9 @@ static enum mp_status run_all(struct simulate *s, bool run)
 
 static enum mp_status check_args(const struct mp_args *args)
 {
-    if (args->places != NULL)
-        return mp_fail(MP_ERR_CONFIG, "E_USAGE", "--place needs --cluster");
+    if (args->places != NULL || args->requests != NULL)
+        return mp_fail(MP_ERR_CONFIG, "E_USAGE", "--%s needs --cluster",
+                       args->places != NULL ? "place" : "requests");
     if (args->machine == NULL || args->model == NULL)
         return mp_fail(MP_ERR_CONFIG, "E_USAGE",
                        "need --machine and --model: moepager simulate --machine "

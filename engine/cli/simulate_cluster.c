@@ -5,9 +5,11 @@
 
 #include <inttypes.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "engine/cli/commands.h"
+#include "engine/cli/requests.h"
 #include "policy/sim/cluster/cluster.h"
 #include "vmm/base/error.h"
 #include "vmm/output/json_out.h"
@@ -15,6 +17,7 @@
 struct compared {
     const struct mp_args *args;
     struct mp_cluster cluster;
+    double *arrivals; // (servers, requests); NULL: drawn
     uint64_t seed;
     struct mp_json_out json;
     bool begun;
@@ -82,9 +85,11 @@ static void put_json(struct compared *c, const char *name, const struct mp_clust
 
 static enum mp_status run_one(struct compared *c, const struct mp_place_ops *ops)
 {
-    const struct mp_cluster_config config = {
-        .cluster = &c->cluster, .place = ops, .seed = c->seed, .cancel = &mp_interrupted
-    };
+    const struct mp_cluster_config config = { .cluster = &c->cluster,
+                                              .place = ops,
+                                              .seed = c->seed,
+                                              .cancel = &mp_interrupted,
+                                              .arrivals = c->arrivals };
     struct mp_cluster_result r;
     enum mp_status status = mp_cluster_run(&config, &r);
 
@@ -138,6 +143,49 @@ static enum mp_status run_all(struct compared *c, bool run)
     return status;
 }
 
+/* When the requests of the file arrive; how long they are is the cluster file's. */
+static enum mp_status take_arrivals(struct compared *c, const struct mp_requests *requests)
+{
+    const size_t each = (size_t)c->cluster.requests, servers = c->cluster.server_count;
+    size_t *count = calloc(servers, sizeof(*count));
+    enum mp_status status = MP_OK;
+
+    c->arrivals = calloc(servers * each, sizeof(*c->arrivals));
+    if (count == NULL || c->arrivals == NULL)
+        status = mp_fail_no_memory("arrivals", servers * each * sizeof(*c->arrivals));
+    for (uint32_t i = 0; i < requests->count && status == MP_OK; i++) {
+        const uint32_t server = requests->list[i].server;
+
+        if (count[server] < each)
+            c->arrivals[server * each + count[server]] = requests->list[i].arrival_s;
+        count[server]++;
+    }
+    for (size_t n = 0; n < servers && status == MP_OK; n++) {
+        if (count[n] != each)
+            status = mp_fail(MP_ERR_CONFIG, "E_REQUESTS",
+                             "'%s' has %zu requests for server %zu, '%s' says %zu",
+                             c->args->requests, count[n], n, c->args->cluster, each);
+    }
+    free(count);
+    return status;
+}
+
+static enum mp_status read_requests(struct compared *c)
+{
+    struct mp_requests requests = { 0 };
+    char *text = NULL;
+    size_t bytes;
+    enum mp_status status = mp_read_text(c->args->requests, &text, &bytes);
+
+    if (status == MP_OK)
+        status = mp_requests_parse(c->args->requests, text, c->cluster.server_count, &requests);
+    free(text);
+    if (status == MP_OK)
+        status = take_arrivals(c, &requests);
+    mp_requests_free(&requests);
+    return status;
+}
+
 static enum mp_status check_args(const struct mp_args *args)
 {
     const char *other = args->machine != NULL      ? "machine"
@@ -167,7 +215,11 @@ enum mp_status mp_simulate_cluster(const struct mp_args *args, const struct mp_s
         status = mp_cluster_read(args->cluster, args->changes, &c.cluster);
     if (status != MP_OK)
         return status;
-    status = run_all(&c, true);
+    if (args->requests != NULL)
+        status = read_requests(&c);
+    if (status == MP_OK)
+        status = run_all(&c, true);
+    free(c.arrivals);
     mp_cluster_fini(&c.cluster);
     if (c.begun && args->json) { /* also after an interruption: with the rows that are complete */
         mp_json_array_end(&c.json);

@@ -12,6 +12,7 @@
 
 static void check_cluster(const struct mp_cluster *c)
 {
+    const size_t shares = (size_t)(2 * c->domains * c->model.layers * c->model.experts);
     uint64_t devices = 0;
 
     FUZZ_CHECK(c->server_count >= 1 && c->server_count <= MP_PLACE_SERVERS_MAX);
@@ -22,6 +23,9 @@ static void check_cluster(const struct mp_cluster *c)
     FUZZ_CHECK(c->domains >= 1 && c->domains <= 256);
     FUZZ_CHECK(c->known >= 0 && c->known <= 1 && c->common >= 0 && c->common <= 1);
     FUZZ_CHECK(c->variation >= 0 && c->variation <= 1 && isfinite(c->skew));
+    FUZZ_CHECK(c->head_bytes >= 0 && c->head_bytes <= 1e6);
+    for (size_t i = 0; c->shares != NULL && i < shares; i++)
+        FUZZ_CHECK(c->shares[i] > 0 && c->shares[i] <= 1e6);
     for (uint32_t n = 0; n < c->server_count; n++) {
         const struct mp_cluster_server *server = &c->servers[n];
 

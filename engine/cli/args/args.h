@@ -19,7 +19,7 @@ struct mp_args {
     const char *machine, *batches, *changes;              /* of simulate; profiles also */
     const char *target_tpot;                              /* of plan; budgets, machine also */
     const char *cluster, *places;                         /* of simulate, bench: several servers */
-    const char *requests;                                 /* of bench, for several servers */
+    const char *requests;                                 /* the same */
     const char *text, *sweep, *reference;                 /* of calibrate and eval */
     const char *skip;                                     /* of probe */
     const char *type, *to, *imatrix;                      /* of repack */

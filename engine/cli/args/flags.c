@@ -77,7 +77,7 @@ const struct mp_flag mp_flags[] = {
           "the machine's description: a built-in one or a file (docs/simulate.md)"),
     INPUT("cluster", cluster, SIMULATE | BENCH, BASIC, "FILE",
           "several servers (docs/simulate.md); bench: MPI ranks (docs/cluster.md)"),
-    INPUT("requests", requests, BENCH, BASIC, "FILE",
+    INPUT("requests", requests, SIMULATE | BENCH, BASIC, "FILE",
           "with --cluster: what the users of each server ask for (docs/cluster.md)"),
     TEXT("place", places, SIMULATE | BENCH, BASIC, "A,B",
          "with --cluster: placements to compare (all); bench: one (prism)"),

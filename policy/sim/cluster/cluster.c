@@ -77,6 +77,8 @@ static void take(struct mp_cluster_sim *sim, uint32_t devices, struct mp_arena *
     sim->holders = mp_arena_take(arena, all, sizeof(*sim->holders));
     sim->first_holder = mp_arena_take(arena, sim->ids + 1u, sizeof(*sim->first_holder));
     sim->counts = mp_arena_take(arena, experts, sizeof(*sim->counts));
+    sim->group_of = mp_arena_take(arena, experts, sizeof(*sim->group_of));
+    sim->chosen = mp_arena_take(arena, MP_CLUSTER_SAMPLE, sim->load->top_k * sizeof(*sim->chosen));
     sim->arrived_ns = mp_arena_take(arena, requests, sizeof(*sim->arrived_ns));
     sim->done_ns = mp_arena_take(arena, requests, sizeof(*sim->done_ns));
     sim->next = mp_arena_take(arena, requests, sizeof(*sim->next));
@@ -89,6 +91,7 @@ static void take(struct mp_cluster_sim *sim, uint32_t devices, struct mp_arena *
 
         node->groups = mp_arena_take(arena, experts, sizeof(*node->groups));
         node->asked = mp_arena_take(arena, servers, sizeof(*node->asked));
+        node->sent = mp_arena_take(arena, servers, sizeof(*node->sent));
         node->asked_ns = mp_arena_take(arena, servers, sizeof(*node->asked_ns));
         node->peers = mp_arena_take(arena, servers, sizeof(*node->peers));
     }
@@ -131,12 +134,17 @@ static void arrive_next(struct mp_cluster_sim *sim, uint32_t server)
 {
     struct mp_cluster_node *node = &sim->nodes[server];
 
-    if (node->arrived < of_each(sim)) {
-        const double s = -log(mp_cluster_uniform(&node->arrive_random)) *
-                         sim->cluster->servers[server].arrival_s;
+    const double *arrivals = sim->config->arrivals;
+    uint64_t at_ns = sim->now_ns;
 
-        mp_cluster_push(sim, sim->now_ns + (uint64_t)(s * 1e9), MP_CLUSTER_ARRIVE, server, 0);
-    }
+    if (node->arrived == of_each(sim))
+        return;
+    if (arrivals != NULL)
+        at_ns = (uint64_t)(arrivals[(size_t)server * of_each(sim) + node->arrived] * 1e9);
+    else
+        at_ns += (uint64_t)(-log(mp_cluster_uniform(&node->arrive_random)) *
+                            sim->cluster->servers[server].arrival_s * 1e9);
+    mp_cluster_push(sim, at_ns > sim->now_ns ? at_ns : sim->now_ns, MP_CLUSTER_ARRIVE, server, 0);
 }
 
 static void begin_request(struct mp_cluster_sim *sim, uint32_t server, uint32_t request)

@@ -37,9 +37,15 @@ struct mp_cluster {
     double requests, prompt, gen;
     double latency_us, call_us;
     double value_bytes; /* of each of a row's values on a link */
+    double head_bytes;  /* of each message, beside its rows */
+    double rows_once;   /* 1: a token's row goes once to a server, however many experts it needs */
     double domains, skew, common, variation, known, shift_after;
     double epoch_s, horizon_s;
     double copies;
+
+    /* How often each expert is drawn, against the others of its layer; or NULL: made up.
+     * (2 * domains, layers, experts): the second half is that of texts after the shift. */
+    double *shares;
 };
 
 /*
@@ -78,6 +84,7 @@ struct mp_cluster_config {
     const struct mp_cluster *cluster;
     const struct mp_place_ops *place;
     uint64_t seed;
+    const double *arrivals; // (servers, requests): s, ascending; or NULL: drawn from `arrival_s`
     const volatile sig_atomic_t *cancel; /* or NULL; not 0: end with MP_ERR_CANCELED */
     bool check; /* for tests: every placement in use is checked, and every row comes back once */
 };

@@ -41,6 +41,8 @@ static const struct key keys[] = {
     REAL(struct mp_cluster, latency_us, 0, 1e7, NEEDED),
     REAL(struct mp_cluster, call_us, 0, 1e7, 0),
     REAL(struct mp_cluster, value_bytes, 0.25, 8, 2),
+    REAL(struct mp_cluster, head_bytes, 0, 1e6, 0),
+    WHOLE(struct mp_cluster, rows_once, 0, 1, 0),
     WHOLE(struct mp_cluster, domains, 1, 256, 1),
     REAL(struct mp_cluster, skew, 0, 5, 1),
     REAL(struct mp_cluster, common, 0, 1, 0),
@@ -59,7 +61,7 @@ static const struct key server_keys[] = {
 };
 
 /* Keys that are no doubles of the structs. */
-static const char *const other_keys[] = { "model", "servers", "note" };
+static const char *const other_keys[] = { "model", "servers", "note", "shares" };
 static const char *const other_server_keys[] = { "machine", "devices", "domain", "reads", "count" };
 
 static enum mp_status bad(const char *name, const char *what, const char *word)
@@ -268,6 +270,50 @@ static enum mp_status read_servers(json_t *root, const char *name, const char *c
     return status;
 }
 
+/* Into *at, which moves on; with at NULL they are only checked, before memory is taken. */
+static enum mp_status read_shares_of(json_t *array, const char *name, uint32_t depth,
+                                     const size_t *counts, double **at)
+{
+    enum mp_status status = MP_OK;
+
+    if (!json_is_array(array) || json_array_size(array) != counts[0])
+        return bad(name, "need [2 * domains][layers][experts] in", "shares");
+    for (size_t i = 0; i < counts[0] && status == MP_OK; i++) {
+        json_t *value = json_array_get(array, i);
+
+        if (depth > 0) {
+            status = read_shares_of(value, name, depth - 1, counts + 1, at);
+            continue;
+        }
+        if (!json_is_number(value) || !(json_number_value(value) > 0) ||
+            json_number_value(value) > 1e6)
+            return bad(name, "need numbers above 0, at most 10^6, in", "shares");
+        if (at != NULL)
+            *(*at)++ = json_number_value(value);
+    }
+    return status;
+}
+
+static enum mp_status read_shares(json_t *root, const char *name, struct mp_cluster *cluster)
+{
+    const size_t counts[] = { 2 * (size_t)cluster->domains, (size_t)cluster->model.layers,
+                              (size_t)cluster->model.experts };
+    json_t *array = json_object_get(root, "shares");
+    enum mp_status status;
+    double *at;
+
+    if (array == NULL)
+        return MP_OK;
+    status = read_shares_of(array, name, 2, counts, NULL);
+    if (status != MP_OK)
+        return status;
+    cluster->shares = calloc(counts[0] * counts[1] * counts[2], sizeof(*cluster->shares));
+    if (cluster->shares == NULL)
+        return mp_fail_no_memory("shares", counts[0] * counts[1] * counts[2] * sizeof(double));
+    at = cluster->shares;
+    return read_shares_of(array, name, 2, counts, &at);
+}
+
 static enum mp_status read_root(json_t *root, const char *name, const char *changes,
                                 struct mp_cluster *cluster)
 {
@@ -287,7 +333,11 @@ static enum mp_status read_root(json_t *root, const char *name, const char *chan
     if (status == MP_OK)
         status = mp_sim_model_read(model, &cluster->model);
     if (status == MP_OK)
+        status = read_shares(root, name, cluster);
+    if (status == MP_OK)
         status = read_servers(root, name, changes, cluster);
+    if (status != MP_OK)
+        mp_cluster_fini(cluster);
     return status;
 }
 
@@ -319,7 +369,9 @@ enum mp_status mp_cluster_read(const char *path, const char *changes, struct mp_
 void mp_cluster_fini(struct mp_cluster *cluster)
 {
     free(cluster->servers);
+    free(cluster->shares);
     cluster->servers = NULL;
+    cluster->shares = NULL;
     cluster->server_count = 0;
 }
 

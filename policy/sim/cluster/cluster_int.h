@@ -32,10 +32,22 @@ double mp_cluster_share(const struct mp_cluster_load *load, uint32_t domain, uin
                         uint32_t expert);
 
 /* tokens[0..experts) := how many of `count` tokens chose each expert. `random` moves on. Of many
- * tokens MP_CLUSTER_SAMPLE choose, and each stands for as many as that leaves. */
+ * tokens MP_CLUSTER_SAMPLE choose, `chosen` (that many, top_k), and each stands for as many as that
+ * leaves. */
 #define MP_CLUSTER_SAMPLE 64u
 void mp_cluster_choose(const struct mp_cluster_load *load, uint32_t domain, uint32_t layer,
-                       uint32_t count, uint64_t *random, uint32_t *tokens);
+                       uint32_t count, uint64_t *random, uint32_t *tokens, uint32_t *chosen);
+
+static inline uint32_t mp_cluster_drawn(uint32_t count)
+{
+    return count < MP_CLUSTER_SAMPLE ? count : MP_CLUSTER_SAMPLE;
+}
+
+/* How many of `count` tokens the one stands for that was drawn as number t. */
+static inline uint32_t mp_cluster_stands_for(uint32_t count, uint32_t t)
+{
+    return count / mp_cluster_drawn(count) + (t < count % mp_cluster_drawn(count));
+}
 
 /* Above 0 and at most 1. */
 double mp_cluster_uniform(uint64_t *random);
@@ -77,7 +89,8 @@ struct mp_cluster_node {
     struct mp_cluster_group *groups; // (experts)
     uint32_t group_count, pending;   /* groups that are read, and peers that have been asked */
     uint64_t layer_end_ns;
-    uint32_t *asked;    // (servers): rows for each peer
+    uint32_t *asked;    // (servers): rows that each peer computes and sends back
+    uint32_t *sent;     // (servers): rows that it gets
     uint64_t *asked_ns; // (servers): when that peer's devices will have done what it was given
     uint32_t *peers;    // (servers): peers that are asked
     uint32_t peer_count;
@@ -112,6 +125,8 @@ struct mp_cluster_sim {
     struct mp_cluster_node *nodes; // (servers)
     uint64_t *device_free_ns;      // (devices)
     uint32_t *counts;              // (experts): scratch
+    uint32_t *chosen;              // (MP_CLUSTER_SAMPLE, top_k): scratch
+    uint32_t *group_of;            // (experts): scratch
     struct mp_cluster_event *heap;
     uint32_t events, events_max;
     uint64_t order;

@@ -19,11 +19,17 @@ static uint32_t first_device(const struct mp_cluster_sim *sim, uint32_t server)
     return sim->first_device[server];
 }
 
-/* Rows through a link in one direction. */
+static double message_bytes(const struct mp_cluster_sim *sim, uint32_t rows)
+{
+    const struct mp_cluster *cluster = sim->cluster;
+
+    return cluster->head_bytes + rows * cluster->model.hidden * cluster->value_bytes;
+}
+
+/* A message of rows through a link in one direction. */
 static uint64_t rows_ns(const struct mp_cluster_sim *sim, uint32_t server, uint32_t rows)
 {
-    const double bytes = rows * sim->cluster->model.hidden * sim->cluster->value_bytes;
-    const double ns = bytes * 8e3 / sim->cluster->servers[server].mbit;
+    const double ns = message_bytes(sim, rows) * 8e3 / sim->cluster->servers[server].mbit;
 
     return (uint64_t)(sim->nodes[server].copying ? 2 * ns : ns);
 }
@@ -176,18 +182,45 @@ static void count(struct mp_cluster_sim *sim, uint32_t server, const struct mp_c
     }
 }
 
+/* Rows that peers get: each token's once, whatever number of experts of the same peer it needs. */
+static void send_rows_once(struct mp_cluster_sim *sim, uint32_t server)
+{
+    struct mp_cluster_node *node = &sim->nodes[server];
+    const uint32_t tokens = mp_cluster_step_tokens(sim, server), k = sim->load->top_k;
+
+    for (uint32_t i = 0; i < node->peer_count; i++)
+        node->sent[node->peers[i]] = 0;
+    for (uint32_t t = 0; t < mp_cluster_drawn(tokens); t++) {
+        const uint32_t *chosen = sim->chosen + (size_t)t * k;
+
+        for (uint32_t r = 0; r < k; r++) {
+            const uint32_t peer = node->groups[sim->group_of[chosen[r]]].where;
+            uint32_t before = 0;
+
+            while (before < r && node->groups[sim->group_of[chosen[before]]].where != peer)
+                before++;
+            if (before == r && peer != server)
+                node->sent[peer] += mp_cluster_stands_for(tokens, t);
+        }
+    }
+}
+
 /* The messages to peers go out in the order in which peers were first needed. */
 static void send_messages(struct mp_cluster_sim *sim, uint32_t server)
 {
     struct mp_cluster_node *node = &sim->nodes[server];
 
+    for (uint32_t i = 0; i < node->peer_count; i++)
+        node->sent[node->peers[i]] = node->asked[node->peers[i]];
+    if (sim->cluster->rows_once > 0)
+        send_rows_once(sim, server);
     for (uint32_t i = 0; i < node->peer_count; i++) {
         const uint32_t peer = node->peers[i];
-        const uint64_t ns = rows_ns(sim, server, node->asked[peer]);
+        const uint64_t ns = rows_ns(sim, server, node->sent[peer]);
 
         node->pending++;
-        sim->result->sent_bytes += 2 * (uint64_t)(node->asked[peer] * sim->cluster->model.hidden *
-                                                  sim->cluster->value_bytes);
+        sim->result->sent_bytes += (uint64_t)message_bytes(sim, node->sent[peer]) +
+                                   (uint64_t)message_bytes(sim, node->asked[peer]);
         mp_cluster_push(sim, mp_cluster_queue(&node->up_free_ns, sim->now_ns, ns) + way_ns(sim),
                         MP_CLUSTER_ASKED, server, peer);
     }
@@ -211,7 +244,7 @@ static void routed(struct mp_cluster_sim *sim, uint32_t server)
     const struct mp_placement *placement = &sim->placements[sim->current];
 
     mp_cluster_choose(sim->load, node->domain, node->layer, mp_cluster_step_tokens(sim, server),
-                      &node->random, sim->counts);
+                      &node->random, sim->counts, sim->chosen);
     sim->steps[server] += node->layer == 0;
     node->group_count = 0;
     node->layer_end_ns = sim->now_ns;
@@ -222,7 +255,7 @@ static void routed(struct mp_cluster_sim *sim, uint32_t server)
 
         if (sim->counts[e] == 0)
             continue;
-        node->group_count++;
+        sim->group_of[e] = node->group_count++;
         *group =
             (struct mp_cluster_group){ .expert = e, .tokens = sim->counts[e], .where = server };
         kept = placement->device[(size_t)server * sim->ids + id] != 0;
@@ -243,7 +276,7 @@ static void routed(struct mp_cluster_sim *sim, uint32_t server)
 static void receive(struct mp_cluster_sim *sim, uint32_t server, uint32_t peer, bool back)
 {
     const uint32_t from = back ? peer : server, to = back ? server : peer;
-    const uint32_t rows = sim->nodes[server].asked[peer];
+    const uint32_t rows = back ? sim->nodes[server].asked[peer] : sim->nodes[server].sent[peer];
     const uint64_t sent_ns = rows_ns(sim, from, rows);
     const uint64_t first = later(sim->now_ns, sent_ns) - sent_ns;
     const uint64_t end =

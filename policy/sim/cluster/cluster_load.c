@@ -1,8 +1,9 @@
 /*
- * Made-up routing of several domains: in domain d an expert of a layer has the probability
- * exp(s z) / sum, z = sqrt(c) a + sqrt(1 - c) b: a belongs to the expert, b to it and the domain,
- * both normally distributed; c is `common`. s is `skew`, for each layer more or less of it by up to
- * `variation`. A token takes k different experts, one after the other. Tokens are independent.
+ * Routing of several domains: by the shares of the cluster's file, or made up: in domain d an
+ * expert of a layer has the probability exp(s z) / sum, z = sqrt(c) a + sqrt(1 - c) b: a belongs to
+ * the expert, b to it and the domain, both normally distributed; c is `common`. s is `skew`, for
+ * each layer more or less of it by up to `variation`. A token takes k different experts, one after
+ * the other. Tokens are independent.
  */
 #include <math.h>
 #include <stdlib.h>
@@ -56,7 +57,11 @@ enum mp_status mp_cluster_load_init(struct mp_cluster_load *load, const struct m
             double *sums = sums_of(load, d, l), sum = 0;
 
             for (uint32_t e = 0; e < experts; e++) {
-                sum += exp(skew * (all * normal(&shared) + own * normal(&random)));
+                const double z = all * normal(&shared) + own * normal(&random);
+
+                sum += cluster->shares != NULL
+                           ? cluster->shares[((size_t)d * layers + l) * experts + e]
+                           : exp(skew * z);
                 sums[e] = sum;
             }
             for (uint32_t e = 0; e < experts; e++)
@@ -122,18 +127,17 @@ static void choose_token(const struct mp_cluster_load *load, const double *sums,
 }
 
 void mp_cluster_choose(const struct mp_cluster_load *load, uint32_t domain, uint32_t layer,
-                       uint32_t count, uint64_t *random, uint32_t *tokens)
+                       uint32_t count, uint64_t *random, uint32_t *tokens, uint32_t *chosen)
 {
     const double *sums = sums_of(load, domain, layer);
-    const uint32_t drawn = count < MP_CLUSTER_SAMPLE ? count : MP_CLUSTER_SAMPLE;
-    uint32_t chosen[64]; /* top_k is at most that */
+    const uint32_t drawn = mp_cluster_drawn(count);
 
     memset(tokens, 0, load->experts * sizeof(*tokens));
     for (uint32_t t = 0; t < drawn; t++) {
-        const uint32_t stands_for = count / drawn + (t < count % drawn);
+        uint32_t *own = chosen + (size_t)t * load->top_k;
 
-        choose_token(load, sums, random, chosen);
+        choose_token(load, sums, random, own);
         for (uint32_t r = 0; r < load->top_k; r++)
-            tokens[chosen[r]] += stands_for;
+            tokens[own[r]] += mp_cluster_stands_for(count, t);
     }
 }

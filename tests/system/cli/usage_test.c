@@ -52,6 +52,7 @@ static void numbers_are_read_whole_and_in_range(void)
     REFUSED(2, "--gen-tokens: got '0', need a whole number from 1", "bench", "--gen-tokens", "0");
     REFUSED(2, "from 0 to 1048576", "simulate", "--gen-tokens", "1048577");
     REFUSED(2, "--place needs --cluster", "simulate", "--place", "prism");
+    REFUSED(2, "--requests needs --cluster", "simulate", "--requests", "r");
     REFUSED(2, "--machine and --cluster exclude", "simulate", "--machine", "h200", "--cluster",
             "c");
     REFUSED(2, "unknown placement 'best'; known: prism, uniform", "simulate", "--cluster", "c",
@@ -279,6 +280,16 @@ static void a_log_file_that_cannot_be_used_is_no_obstacle(void)
     cli_expect(&cli, 0, NULL);
 }
 
+static void simulated_requests_are_those_of_the_cluster(void)
+{
+    cli_write(cli_path("few"), "0 0.5 1 7\n", 10);
+    REFUSED(2, "has 1 requests for server 0", "simulate", "--cluster",
+            "tools/machines/bigbench.cluster", "--requests", cli_path("few"));
+    cli_write(cli_path("few"), "3 0.5 1 7\n", 10);
+    REFUSED(2, "no server of the cluster", "simulate", "--cluster",
+            "tools/machines/bigbench.cluster", "--requests", cli_path("few"));
+}
+
 int main(int argc, char **argv)
 {
     cli_init(argc, argv);
@@ -289,6 +300,7 @@ int main(int argc, char **argv)
     RUN(prompts_that_cannot_be_used_are_refused);
     RUN(token_files_that_cannot_be_used_are_refused);
     RUN(lists_are_read_before_the_first_simulation);
+    RUN(simulated_requests_are_those_of_the_cluster);
     RUN(a_trace_does_not_undo_what_was_set);
     RUN(a_model_that_is_none_is_refused);
     RUN(a_wrong_variable_warns_or_ends);

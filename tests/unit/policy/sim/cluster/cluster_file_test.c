@@ -33,11 +33,52 @@ static void a_file_is_read_with_its_defaults(void)
     CHECK(c.servers[2].devices == 3 && c.servers[2].domain == 0 && c.servers[2].reads == 0);
     CHECK(c.servers[1].mbit == 500 && c.servers[1].arrival_s == 10);
     CHECK(c.requests == 3 && c.prompt == 5 && c.gen == 2 && c.latency_us == 100);
-    CHECK(c.value_bytes == 2);
+    CHECK(c.value_bytes == 2 && c.head_bytes == 0 && c.rows_once == 0);
     CHECK(c.call_us == 0 && c.skew == 1 && c.known == 1 && c.epoch_s == 300 && c.copies == 1);
     CHECK(c.model.experts == 8);
     mp_cluster_fini(&c);
     CHECK(c.servers == NULL);
+}
+
+/* GOOD with shares of 2 * 1 domains, 32 layers and 8 experts: 1, 2, ...; `last` is the last one. */
+static const char *with_shares(size_t layers, const char *last)
+{
+    static char text[16384];
+    size_t used = (size_t)snprintf(text, sizeof(text), "{ " TOP REST SERVERS ", \"shares\": [");
+
+    for (size_t i = 0; i < 2 * layers * 8; i++) {
+        const bool begins = i % 8 == 0, ends = i % 8 == 7, all = i + 1 == 2 * layers * 8;
+
+        if (i % (8 * layers) == 0)
+            used += (size_t)snprintf(text + used, sizeof(text) - used, "%s[", i > 0 ? "], " : "");
+        else if (begins)
+            used += (size_t)snprintf(text + used, sizeof(text) - used, ", ");
+        used += (size_t)snprintf(text + used, sizeof(text) - used, "%s", begins ? "[" : ", ");
+        if (!all)
+            used +=
+                (size_t)snprintf(text + used, sizeof(text) - used, "%zu%s", i + 1, ends ? "]" : "");
+    }
+    snprintf(text + used, sizeof(text) - used, "%s]]] }", last);
+    return text;
+}
+
+static void shares_are_read(void)
+{
+    static const char *const wrong[] = { "0", "-1", "1e7", "\"1\"", "[1]" };
+    struct mp_cluster c;
+
+    CHECK_EQ(parse(with_shares(32, "0.5"), NULL, &c), MP_OK);
+    CHECK(c.shares[0] == 1 && c.shares[2 * 32 * 8 - 2] == 511 && c.shares[2 * 32 * 8 - 1] == 0.5);
+    mp_cluster_fini(&c);
+    CHECK(c.shares == NULL);
+    for (size_t i = 0; i < MP_ARRAY_LEN(wrong); i++) {
+        CHECK_EQ(parse(with_shares(32, wrong[i]), NULL, &c), MP_ERR_CONFIG);
+        CHECK(strstr(mp_error_last()->text, "numbers above 0") != NULL);
+    }
+    CHECK_EQ(parse(with_shares(31, "1"), NULL, &c), MP_ERR_CONFIG);
+    CHECK(strstr(mp_error_last()->text, "[2 * domains][layers][experts]") != NULL);
+    CHECK_EQ(parse(with_shares(32, "1"), "domains=2", &c), MP_ERR_CONFIG);
+    mp_error_clear();
 }
 
 /* Of 30 GiB the weights that every device has leave a known number of slots. */
@@ -139,14 +180,14 @@ static void every_allocation_fails_once(void)
         enum mp_status status;
 
         fault_nth(FAULT_ALLOCATIONS, n);
-        status = parse(GOOD, "gen=3", &c);
+        status = parse(with_shares(32, "1"), "gen=3", &c);
         if (fault_end() == 0) {
             CHECK_EQ(status, MP_OK);
             break;
         }
         CHECK(status != MP_OK);
     }
-    CHECK(n >= 3); /* listed servers, their counts, all servers; jansson has its own */
+    CHECK(n >= 4); /* shares, listed servers, their counts, all servers; jansson has its own */
     mp_cluster_fini(&c);
 }
 
@@ -154,6 +195,7 @@ int main(void)
 {
     mp_test_drop_log();
     RUN(a_file_is_read_with_its_defaults);
+    RUN(shares_are_read);
     RUN(slots_are_what_the_weights_leave);
     RUN(changes_replace_numbers);
     RUN(wrong_files_are_refused);

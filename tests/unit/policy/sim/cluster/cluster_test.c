@@ -117,6 +117,70 @@ static void asking_takes_two_messages_and_the_work(void)
     mp_cluster_result_fini(&r);
 }
 
+/* Two experts of each token are elsewhere, at one peer. Its rows go once: sent until 2000, there at
+ * 2125, both computed at 2345; two come back until 4345, and are there at 4470. A head of 100 bytes
+ * takes 100 more each way. */
+static void rows_go_once_to_a_server(void)
+{
+    struct cluster_world w;
+    struct mp_cluster_result r;
+
+    world_init(&w, 2, 2, 1, 4, 4);
+    r = run(&w, "prism");
+    CHECK(takes_us(r.mean_s, 5470) && r.sent_bytes == 8000);
+    mp_cluster_result_fini(&r);
+    w.cluster.rows_once = 1;
+    r = run(&w, "prism");
+    CHECK(takes_us(r.mean_s, 4470) && r.sent_bytes == 6000);
+    mp_cluster_result_fini(&r);
+    w.cluster.head_bytes = 100;
+    r = run(&w, "prism");
+    CHECK(takes_us(r.mean_s, 4670) && r.sent_bytes == 6400);
+    mp_cluster_result_fini(&r);
+    w.cluster.prompt = 100; /* more than are drawn: each stands for others */
+    r = run(&w, "prism");
+    CHECK(r.sent_bytes == 100 * 6000 + 400);
+    mp_cluster_result_fini(&r);
+}
+
+/* Each server's users choose what it keeps, and after the shift what the other one keeps. */
+static void tokens_choose_by_shares(void)
+{
+    double shares[] = { 1, 0, 0, 1, 0, 1, 1, 0 }; // (2 * domains, layers, experts)
+    struct cluster_world w;
+    struct mp_cluster_result r;
+
+    world_init(&w, 2, 1, 1, 2, 1);
+    w.cluster.domains = 2;
+    w.cluster.shares = shares;
+    w.servers[1].domain = 1;
+    r = run(&w, "prism");
+    CHECK(r.local_share == 1);
+    mp_cluster_result_fini(&r);
+    w.cluster.requests = 10;
+    w.cluster.shift_after = 5;
+    w.cluster.epoch_s = 0;
+    r = run(&w, "prism");
+    CHECK(r.local_share == 0.5 && r.local_share_2 == 0);
+    mp_cluster_result_fini(&r);
+}
+
+static void requests_arrive_when_they_are_told(void)
+{
+    static const double arrivals[] = { 0.5, 0.75, 0.25, 2 };
+    struct cluster_world w;
+    struct mp_cluster_config config = { .cluster = &w.cluster,
+                                        .place = mp_place_find("prism"),
+                                        .arrivals = arrivals };
+    struct mp_cluster_result r;
+
+    world_init(&w, 2, 1, 1, 1, 1);
+    w.cluster.requests = 2;
+    CHECK_EQ(mp_cluster_run(&config, &r), MP_OK);
+    CHECK(takes_us(r.mean_s, 1110) && takes_us(r.end_s, 2e6 + 1110));
+    mp_cluster_result_fini(&r);
+}
+
 /* Routed at 1000, read at 6000, computed at 6110; where asking is possible it is done at 3360. If
  * reading takes 500, it is computed at 1610, after what is kept. */
 static void reading_and_asking_are_compared(void)
@@ -289,6 +353,9 @@ int main(void)
     mp_test_drop_log();
     RUN(a_server_alone_takes_its_layers);
     RUN(asking_takes_two_messages_and_the_work);
+    RUN(rows_go_once_to_a_server);
+    RUN(requests_arrive_when_they_are_told);
+    RUN(tokens_choose_by_shares);
     RUN(reading_and_asking_are_compared);
     RUN(requests_are_redirected_to_idle_servers);
     RUN(migration_follows_what_is_used);
