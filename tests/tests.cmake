@@ -424,6 +424,11 @@ if(TARGET moepager_mpi AND NOT sanitizers AND NOT MP_COVERAGE)
         --place uniform,prism --simulate --program $<TARGET_FILE:moepager>
         WORKING_DIRECTORY ${PROJECT_SOURCE_DIR})
     set_tests_properties(system/cluster/testbed PROPERTIES TIMEOUT 120 SKIP_RETURN_CODE 77)
+    add_test(NAME system/cluster/testbed_full:cut COMMAND tools/cluster/testbed --requests 300
+        --place uniform,prism --cut 8 --program $<TARGET_FILE:moepager>
+        WORKING_DIRECTORY ${PROJECT_SOURCE_DIR})
+    set_tests_properties(system/cluster/testbed_full:cut PROPERTIES TIMEOUT 300
+        SKIP_RETURN_CODE 77 LABELS full RUN_SERIAL ON)
 endif()
 if(TARGET moepager_mpi)
     mp_test(unit/engine/cluster/mpi_module_test LIBS mp_engine MPI::MPI_C WRAP LABELS fault)

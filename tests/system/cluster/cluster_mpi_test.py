@@ -3,8 +3,9 @@
 
 Ranks under mpirun compute what one process computes: every request's digest of all logits is the
 same, for several placements and while they change. With an MPI that survives (MPIRUN of Open MPI 5
-and a module built with its mpicc) a rank is killed in the middle, too. With --full, and only that,
-a rank stands still for 7 s. Skipped (77) without mpirun.
+and a module built with its mpicc) a rank is killed in the middle, too: the others know it within
+10 s, and where nobody else has its experts, requests fail within 15 s with its name. With --full,
+and only that, a rank stands still for 30 s. Skipped (77) without mpirun.
 """
 import glob
 import json
@@ -15,12 +16,14 @@ import signal
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 
 SERVER = {"machine": "a100-32gb-xeon6230r", "device_gib": 0.0095, "mbit": 500, "arrival_s": 1}
+KNOWN_S, FAILED_S, STANDS_S = 10, 15, 30
 
 
-def write_inputs(folder, requests, gen, gen_0=None):
+def write_inputs(folder, requests, gen, gen_0=None, reads=True):
     draw = random.Random(3)
     with open(f"{folder}/requests", "w") as out:
         out.write("# made up\n")
@@ -30,7 +33,7 @@ def write_inputs(folder, requests, gen, gen_0=None):
             print(i % 3, i * 0.02, own, *tokens, file=out)
     cluster = {"model": "deepseek-v2-lite", "requests": 1, "prompt": 1, "gen": 1, "latency_us": 100,
                "domains": 3, "epoch_s": 0.2,
-               "servers": [SERVER, SERVER, {**SERVER, "devices": 2}]}
+               "servers": [{**SERVER, "reads": reads, "devices": n} for n in (1, 1, 2)]}
     with open(f"{folder}/cluster", "w") as out:
         json.dump(cluster, out)
 
@@ -90,23 +93,54 @@ def children(mark):
     return [pid for _, pid in sorted(found)]
 
 
+class Job:
+    """Three ranks that have begun, and what they say with the time at which they say it."""
+
+    def __init__(self, program, mpirun, folder, name, mpi_words, words):
+        mark, self.said = f"{folder}/{name}", []
+        os.symlink(folder, mark)
+        line = command(program, folder, "--ctx", "1024", *words)
+        line[line.index("--requests") + 1] = f"{mark}/requests"
+        self.process = subprocess.Popen(mpi(mpirun, folder, *mpi_words, "-n", "3") + line,
+                                        stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+        self.reader = threading.Thread(target=self.read)
+        self.reader.start()
+        deadline = time.time() + 30
+        while len(children(mark)) < 3 and time.time() < deadline:
+            time.sleep(0.05)
+        time.sleep(1.5)
+        self.pids = children(mark)
+        self.start = time.time()
+
+    def read(self):
+        for line in self.process.stderr:
+            self.said.append((time.time(), line))
+
+    def signal(self, victim, number):
+        if len(self.pids) == 3:
+            os.kill(self.pids[victim], number)
+        self.start = time.time()
+
+    def end(self):
+        """What was said."""
+        self.process.wait(timeout=150)
+        self.reader.join()
+        return "".join(line for _, line in self.said)
+
+    def seconds_to(self, text):
+        """Of each time that it was said, from the signal on."""
+        return [at - self.start for at, line in self.said if text in line]
+
+
 def kill_one(program, mpirun, folder, victim, alone, name="mark"):
-    """The others' requests end with the digests of one machine."""
-    mark = f"{folder}/{name}{victim}"
-    os.symlink(folder, mark)
-    words = command(program, folder, "--ctx", "1024")
-    words[words.index("--requests") + 1] = f"{mark}/requests"
-    job = subprocess.Popen(mpi(mpirun, folder, "--with-ft", "ulfm", "-n", "3") + words,
-                           stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-    deadline = time.time() + 30
-    while len(children(mark)) < 3 and time.time() < deadline:
-        time.sleep(0.05)
-    time.sleep(1.5)
-    pids = children(mark)
-    if len(pids) == 3:
-        os.kill(pids[victim], signal.SIGKILL)
-    start = time.time()
-    err = job.communicate(timeout=100)[1]
+    """The others know it soon, and their requests end with the digests of one machine."""
+    job = Job(program, mpirun, folder, f"{name}{victim}", ("--with-ft", "ulfm"), ())
+    job.signal(victim, signal.SIGKILL)
+    err = job.end()
+    known = job.seconds_to(f"rank {victim} is lost")
+    pids, start = job.pids, job.start
+    if len(known) != 2 or max(known) > KNOWN_S:
+        sys.exit(f"rank {victim} killed: known after {known} s\n{err}")
     lines = printed(folder)
     left = [line for line in lines if line["rank"] != victim]
     got = digests(lines)
@@ -115,38 +149,50 @@ def kill_one(program, mpirun, folder, victim, alone, name="mark"):
         sys.exit(f"rank {victim} killed: {len(pids)} ranks, {lines}\n{err}")
     if not others <= set(got) or any(got[r] != alone[r] for r in got):
         sys.exit(f"rank {victim} killed: {got}, alone {alone}\n{err}")
-    print(f"rank {victim} killed: {len(got)} requests ended as alone, {time.time() - start:.1f} s")
+    print(f"rank {victim} killed: known after {max(known):.2f} s, {len(got)} requests ended as "
+          f"alone, {time.time() - start:.1f} s")
+
+
+def lose_one(program, mpirun, folder):
+    """Nobody reads what it does not keep: requests that need an expert of the dead rank fail, and
+    say which; the others' bits are those of one machine."""
+    write_inputs(folder, 9, 200)
+    alone = digests(run(command(program, folder, "--ctx", "1024")))
+    write_inputs(folder, 9, 200, reads=False)
+    job = Job(program, mpirun, folder, "lost", ("--with-ft", "ulfm"), ("--place", "uniform"))
+    job.signal(2, signal.SIGKILL)
+    err = job.end()
+    failed = job.seconds_to("is on no rank that answers (rank 2)")
+    lines = printed(folder)
+    got = digests(lines)
+    if not failed or max(failed) > FAILED_S or any(got[r] != alone[r] for r in got):
+        sys.exit(f"lost experts: failed after {failed} s, {got}, alone {alone}\n{err}")
+    print(f"lost experts: {len(failed)} requests failed by name within {max(failed):.2f} s")
 
 
 def stop_one(program, mpirun, folder, victim, alone):
     """A rank stands still: the others do without it; when it goes on it ends its own requests."""
-    mark = f"{folder}/stop{victim}"
-    os.symlink(folder, mark)
-    words = command(program, folder, "--ctx", "1024", "--place", "uniform")
-    words[words.index("--requests") + 1] = f"{mark}/requests"
-    job = subprocess.Popen(mpi(mpirun, folder, "-n", "3") + words,
-                           stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-    deadline = time.time() + 30
-    while len(children(mark)) < 3 and time.time() < deadline:
-        time.sleep(0.05)
-    time.sleep(1.5)
-    pids = children(mark)
-    if len(pids) == 3:
-        os.kill(pids[victim], signal.SIGSTOP)
-        time.sleep(7)
-        os.kill(pids[victim], signal.SIGCONT)
-    err = job.communicate(timeout=100)[1]
+    job = Job(program, mpirun, folder, f"stop{victim}", (), ("--place", "uniform"))
+    job.signal(victim, signal.SIGSTOP)
+    stopped = job.start
+    time.sleep(STANDS_S)
+    known = job.seconds_to(f"rank {victim} has not answered")
+    job.signal(victim, signal.SIGCONT)
+    err = job.end()
     lines = printed(folder)
     got = {}  # the others end without the results of one who is silent then, and it reports them
     for line in lines:
         if "all_requests" in line:
             got.update(digests([line]))
-    if job.returncode != 0 or len(lines) != 3 or got != alone:
-        sys.exit(f"rank {victim} stopped: {job.returncode}, {lines}, alone {alone}\n{err}")
+    if not known or max(known) > KNOWN_S:
+        sys.exit(f"rank {victim} stopped: known after {known} s\n{err}")
+    if job.process.returncode != 0 or len(lines) != 3 or got != alone:
+        sys.exit(f"rank {victim} stopped: {job.process.returncode}, {lines}, alone {alone}\n{err}")
     redone = sum(line["redone"] for line in lines if line["rank"] != victim)
     if redone == 0:
         sys.exit(f"rank {victim} stopped: nothing was computed again: {lines}\n{err}")
-    print(f"rank {victim} stopped for 7 s: all as alone, {redone} calls computed again")
+    print(f"rank {victim} stopped for {job.start - stopped:.0f} s: known after {max(known):.2f} s, all "
+          f"as alone, {redone} calls computed again")
 
 
 def long_requests(program, folder):
@@ -169,6 +215,7 @@ def compare(program, mpirun, folder):
     alone = long_requests(program, folder)
     for victim in range(3):
         kill_one(program, mpirun, folder, victim, alone)
+    lose_one(program, mpirun, folder)
     # Rank 0 dies long after the others have ended their requests and sent it the results.
     write_inputs(folder, 9, 3, 900)
     alone = digests(run(command(program, folder, "--ctx", "1024")))
