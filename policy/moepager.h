@@ -66,7 +66,7 @@ enum moepager_status {
     MOEPAGER_ERR_CLUSTER = -12
 };
 
-/* "0.1.0". Static. */
+/* "0.2.0", say. Static. */
 MOEPAGER_API const char *moepager_version(void);
 
 /* A short sentence for any value. Static, never NULL. */

@@ -25,6 +25,10 @@ add_test(NAME static/check_exports COMMAND tools/check/exports.sh $<TARGET_FILE:
     WORKING_DIRECTORY ${PROJECT_SOURCE_DIR})
 set_tests_properties(static/check_exports PROPERTIES LABELS static)
 
+add_test(NAME system/tools/release COMMAND tests/system/tools/release.sh ${PROJECT_BINARY_DIR}
+    WORKING_DIRECTORY ${PROJECT_SOURCE_DIR})
+set_tests_properties(system/tools/release PROPERTIES SKIP_RETURN_CODE 77)
+
 # A program outside the tree has none of our instrumentation, so only plain builds are installed.
 if(NOT MP_SANITIZE AND NOT MP_COVERAGE)
     add_test(NAME system/install/install_test COMMAND tests/system/install/install_test.sh ${PROJECT_BINARY_DIR}
