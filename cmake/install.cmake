@@ -9,7 +9,7 @@ install(TARGETS moepager_shared EXPORT moepagerTargets
     INCLUDES DESTINATION ${CMAKE_INSTALL_INCLUDEDIR})
 install(FILES interpose/python/sitecustomize.py interpose/python/moepager_experts.py
     DESTINATION ${CMAKE_INSTALL_DATADIR}/moepager/python COMPONENT preload)
-install(FILES tools/python/moepager/plot.py
+install(FILES tools/python/moepager/__init__.py tools/python/moepager/plot.py
     DESTINATION ${CMAKE_INSTALL_DATADIR}/moepager/python/moepager COMPONENT program)
 install(TARGETS moepager_preload moepager_interpose moepager_safetensors LIBRARY COMPONENT preload)
 if(TARGET moepager_mpi)

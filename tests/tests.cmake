@@ -481,6 +481,9 @@ add_test(NAME system/tools/bench_table COMMAND python3 tests/system/tools/bench_
     WORKING_DIRECTORY ${PROJECT_SOURCE_DIR})
 add_test(NAME system/tools/plot COMMAND python3 tests/system/tools/plot.py
     $<TARGET_FILE:moepager> WORKING_DIRECTORY ${PROJECT_SOURCE_DIR})
+add_test(NAME system/tools/python COMMAND python3 tests/system/tools/python.py
+    $<TARGET_FILE:moepager> ${PROJECT_VERSION} WORKING_DIRECTORY ${PROJECT_SOURCE_DIR})
+set_tests_properties(system/tools/python PROPERTIES SKIP_RETURN_CODE 77)
 add_test(NAME system/tools/bench_programs COMMAND python3 tests/system/tools/bench_programs.py
     $<TARGET_FILE:moepager> WORKING_DIRECTORY ${PROJECT_SOURCE_DIR})
 set_tests_properties(system/tools/bench_programs PROPERTIES TIMEOUT 600 SKIP_RETURN_CODE 77)
