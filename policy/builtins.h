@@ -54,6 +54,7 @@ extern const struct mp_evict_ops mp_evict_lfru;
 extern const struct mp_evict_ops mp_evict_class_lru;
 extern const struct mp_evict_ops mp_evict_lcp;
 extern const struct mp_evict_ops mp_evict_shadow;
+extern const struct mp_evict_ops mp_evict_best;
 extern const struct mp_evict_ops mp_evict_activation;
 extern const struct mp_partition_ops mp_partition_global;
 extern const struct mp_partition_ops mp_partition_uniform;

@@ -45,6 +45,7 @@ static const struct mp_policy_info *const evict_list[] = {
     &mp_evict_mrs.info,       &mp_evict_workload.info,   &mp_evict_none.info,
     &mp_evict_lfru.info,      &mp_evict_class_lru.info,  &mp_evict_lcp.info,
     &mp_evict_shadow.info,    &mp_evict_activation.info, &mp_evict_ema.info,
+    &mp_evict_best.info,
 };
 static const struct mp_policy_info *const partition_list[] = {
     &mp_partition_global.info,      &mp_partition_uniform.info,       &mp_partition_random.info,
@@ -64,6 +65,9 @@ static const struct {
 
 /* Order of the names: route, assign, predict, prefetch, admit, evict, partition. */
 const struct mp_profile mp_profiles[] = {
+    { "gate-best",
+      "the best of several policies decides what stays, and the next layer's router guesses",
+      { "exact", "gpu-only", "gate", "top", "always", "best", "global" } },
     { "gate-ema",
       "what the router lately scored high stays or comes in, and the next layer's router guesses",
       { "exact", "gpu-only", "gate", "top", "always", "ema", "global" } },

@@ -15,7 +15,7 @@
 #define ROWS_MAX 24
 #define GPUS_MAX 16
 #define PROFILES_MAX 16
-#define PROFILES "gate-ema,gate-lru,lru,auto"
+#define PROFILES "gate-best,gate-lru,lru,auto"
 #define BUDGETS "5%,10%,20%,30%,40%,50%,75%,100%"
 #define WARM_STEPS 64  /* before the prompt: a run has more tokens than are simulated */
 #define SEARCH_STEPS 7 /* halves the step of the table so often */

@@ -14,14 +14,28 @@
 #define LCP_OMEGA 128
 
 /* Half-lives of the shares, in tokens. */
-static const double share_lives[MP_GHOST_SHARES] = { 2, 8, 32 };
+static const double share_lives[MP_GHOST_SHARES] = { 1, 6, 32 };
+
+/* As evict policy `ema` with its default. */
+#define EMA_KEEP 0.9
 
 #define RARE 1e-6 /* a share that no expert's is below, so that it can be divided by */
 
 /* Its victims are looked for among flags. */
 static bool is_flagged(enum mp_ghost_kind kind)
 {
-    return kind == MP_GHOST_NEXT_USE || kind == MP_GHOST_LAYER_LFU;
+    return kind == MP_GHOST_NEXT_USE || kind == MP_GHOST_LAYER_LFU || kind == MP_GHOST_EMA;
+}
+
+/* Its order among the experts of a layer changes only with a batch of the layer. */
+static bool is_cached(enum mp_ghost_kind kind)
+{
+    return kind == MP_GHOST_NEXT_USE || kind == MP_GHOST_EMA;
+}
+
+static bool is_heaped(enum mp_ghost_kind kind)
+{
+    return kind == MP_GHOST_LCP || kind == MP_GHOST_LRU;
 }
 
 void mp_ghost_facts_take(struct mp_ghost_facts *facts, const struct mp_shape *shape,
@@ -43,6 +57,9 @@ void mp_ghost_facts_take(struct mp_ghost_facts *facts, const struct mp_shape *sh
     facts->total = mp_arena_take(arena, (size_t)shape->layers * MP_GHOST_SHARES, sizeof(double));
     facts->wait = mp_arena_take(arena, ids, sizeof(double));
     facts->batches = mp_arena_take(arena, shape->layers, sizeof(uint64_t));
+    facts->average = mp_arena_take(arena, ids, sizeof(double));
+    facts->weighed = mp_arena_take(arena, shape->layers, sizeof(double));
+    facts->sum = mp_arena_take(arena, shape->experts, sizeof(double));
 }
 
 void mp_ghost_facts_use(struct mp_ghost_facts *facts, uint32_t id, uint32_t tokens)
@@ -51,6 +68,61 @@ void mp_ghost_facts_use(struct mp_ghost_facts *facts, uint32_t id, uint32_t toke
     facts->used[id] = ++facts->uses;
     facts->count[id]++;
     facts->pairs[id / facts->experts] += tokens;
+}
+
+/* A batch of `tokens` tokens, for which the experts' means are sum[e] / count. */
+static void average(struct mp_ghost_facts *facts, uint32_t layer, double tokens, double count)
+{
+    const double keep = pow(EMA_KEEP, tokens);
+    double *of_layer = facts->average + (size_t)layer * facts->experts;
+
+    for (uint32_t e = 0; e < facts->experts; e++)
+        of_layer[e] = keep * of_layer[e] + (1 - keep) * facts->sum[e] / count;
+    facts->weighed[layer] = keep * facts->weighed[layer] + 1 - keep;
+}
+
+void mp_ghost_facts_scores(struct mp_ghost_facts *facts, uint32_t layer, uint32_t tokens,
+                           const float *scores)
+{
+    const uint32_t experts = facts->experts;
+
+    mp_assert(layer < facts->layers && tokens > 0);
+    memset(facts->sum, 0, experts * sizeof(facts->sum[0]));
+    for (uint32_t t = 0; t < tokens; t++) {
+        for (uint32_t e = 0; e < experts; e++)
+            facts->sum[e] += (double)scores[(size_t)t * experts + e];
+    }
+    average(facts, layer, tokens, tokens);
+    facts->scored = true;
+}
+
+/* Shares of what was chosen stand for scores. */
+static void average_shares(struct mp_ghost_facts *facts, uint32_t layer, const uint32_t *ids,
+                           const uint32_t *tokens, uint32_t count)
+{
+    double total = 0;
+
+    memset(facts->sum, 0, facts->experts * sizeof(facts->sum[0]));
+    for (uint32_t i = 0; i < count; i++) {
+        facts->sum[ids[i] - layer * facts->experts] = tokens[i];
+        total += tokens[i];
+    }
+    average(facts, layer, fmax(total / facts->top_k, 1), total);
+}
+
+/* From the shares of the layer's tokens in wait[] to the tokens until the next use. */
+static void estimate_waits(struct mp_ghost_facts *facts, uint32_t layer)
+{
+    const double *scores = facts->average + (size_t)layer * facts->experts;
+    double *wait = facts->wait + (size_t)layer * facts->experts;
+
+    for (uint32_t e = 0; e < facts->experts; e++) {
+        double share = wait[e];
+
+        if (facts->scored)
+            share = (share + fmin(facts->top_k * scores[e] / facts->weighed[layer], 1)) / 2;
+        wait[e] = 1 / (share + RARE) - 1;
+    }
 }
 
 void mp_ghost_facts_batch(struct mp_ghost_facts *facts, uint32_t layer, const uint32_t *ids,
@@ -78,8 +150,9 @@ void mp_ghost_facts_batch(struct mp_ghost_facts *facts, uint32_t layer, const ui
         for (uint32_t e = 0; e < experts; e++)
             wait[e] += faded[e] / *total / MP_GHOST_SHARES;
     }
-    for (uint32_t e = 0; e < experts; e++)
-        wait[e] = 1 / (wait[e] + RARE) - 1;
+    if (!facts->scored)
+        average_shares(facts, layer, ids, tokens, count);
+    estimate_waits(facts, layer);
     facts->batches[layer]++;
     facts->layer = layer;
 }
@@ -88,16 +161,15 @@ void mp_ghost_take(struct mp_ghost *ghost, enum mp_ghost_kind kind,
                    const struct mp_ghost_facts *facts, struct mp_arena *arena)
 {
     const size_t ids = (size_t)facts->layers * facts->experts;
-    const size_t heaped = kind == MP_GHOST_LCP ? ids : 0;
+    const size_t heaped = is_heaped(kind) ? ids : 0;
+    const size_t cached = is_cached(kind) ? facts->layers : 0;
     const size_t listed = kind == MP_GHOST_LAYER_LRU ? ids + facts->layers : 0;
 
     *ghost = (struct mp_ghost){ .kind = kind, .facts = facts };
     ghost->held = mp_arena_take(arena, ids, 1);
     ghost->attached = mp_arena_take(arena, is_flagged(kind) ? ids : 0, 1);
-    ghost->last =
-        mp_arena_take(arena, kind == MP_GHOST_NEXT_USE ? facts->layers : 0, sizeof(uint32_t));
-    ghost->last_for =
-        mp_arena_take(arena, kind == MP_GHOST_NEXT_USE ? facts->layers : 0, sizeof(uint64_t));
+    ghost->last = mp_arena_take(arena, cached, sizeof(uint32_t));
+    ghost->last_for = mp_arena_take(arena, cached, sizeof(uint64_t));
     ghost->key = mp_arena_take(arena, heaped, sizeof(double));
     ghost->heap = mp_arena_take(arena, heaped, sizeof(uint32_t));
     ghost->place = mp_arena_take(arena, heaped, sizeof(uint32_t));
@@ -134,6 +206,8 @@ bool mp_ghost_before(const struct mp_ghost *ghost, uint32_t a, uint32_t b)
         if (mine != other)
             return mine > other;
     }
+    if (ghost->kind == MP_GHOST_EMA && ghost->facts->average[a] != ghost->facts->average[b])
+        return ghost->facts->average[a] < ghost->facts->average[b];
     if (ghost->kind == MP_GHOST_LCP && ghost->key[a] != ghost->key[b])
         return ghost->key[a] < ghost->key[b];
     if (counted && count[a] != count[b])
@@ -192,7 +266,7 @@ static void heap_remove(struct mp_ghost *ghost, uint32_t id)
 static void flag(struct mp_ghost *ghost, uint32_t id, bool attached)
 {
     ghost->attached[id] = attached;
-    if (ghost->kind == MP_GHOST_NEXT_USE)
+    if (is_cached(ghost->kind))
         ghost->last_for[id / ghost->facts->experts] = 0;
 }
 
@@ -230,7 +304,7 @@ void mp_ghost_attach(struct mp_ghost *ghost, uint32_t id)
         ghost->next[ghost->previous[list]] = id;
         ghost->previous[list] = id;
     } else if (ghost->kind != MP_GHOST_STATIC) {
-        ghost->key[id] = key_of(ghost, id);
+        ghost->key[id] = ghost->kind == MP_GHOST_LCP ? key_of(ghost, id) : 0;
         sift_up(ghost, ghost->heap_size++, id);
     }
 }
@@ -284,7 +358,7 @@ static uint32_t first_to_leave(const struct mp_ghost *ghost, uint32_t first, uin
     return best;
 }
 
-/* The attached expert that is expected to be needed last. Within a layer that changes only with a
+/* The attached expert that leaves first. Within a layer that changes only with a
  * batch of it, or with what is attached. */
 static uint32_t needed_last(struct mp_ghost *ghost)
 {
@@ -308,11 +382,11 @@ static uint32_t victim_of(struct mp_ghost *ghost, uint32_t id)
     const uint32_t layers = ghost->facts->layers, experts = ghost->facts->experts;
     uint32_t layer, victim;
 
-    if (ghost->kind == MP_GHOST_NEXT_USE)
+    if (is_cached(ghost->kind))
         return needed_last(ghost);
     if (ghost->kind == MP_GHOST_LAYER_LRU)
         return oldest(ghost, id / experts);
-    if (ghost->kind == MP_GHOST_LCP)
+    if (is_heaped(ghost->kind))
         return ghost->heap_size > 0 ? ghost->heap[0] : MP_EXPERT_NONE;
     layer = giving_layer(ghost, id / experts);
     victim = first_to_leave(ghost, layer * experts, (layer + 1) * experts);

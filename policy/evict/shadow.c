@@ -1,8 +1,8 @@
 /*
  * Several policies at once, the best of which is followed. Each has a ghost (policy/evict/ghost.h):
- * the experts that it would hold if it had all slots to itself. Four move experts on demand:
- * next-use (leads first), layer-lfu, layer-lru, lcp. Three place them: the hottest ones (of a
- * calibration at first, then of what was counted so far), whole layers, and the hottest ones
+ * the experts that it would hold if it had all slots to itself. Six move experts on demand:
+ * next-use (leads first), layer-lfu, layer-lru, lcp, lru, ema. Three place them: the hottest ones
+ * (of a calibration at first, then of what was counted so far), whole layers, and the hottest ones
  * lately. What each layer would have taken with what a ghost holds is computed from what work costs
  * (policy/assign/plan.h: loads, device and CPU side by side; where costs are not known, a miss is 1
  * and all else nothing), and so is what it took with what is really resident, the link being as
@@ -50,8 +50,9 @@
 #include "policy/hot.h"
 #include "policy/evict/shadow.h"
 
-#define SWAPS_MAX 2u /* after one layer */
-#define BETTER 2     /* times as likely as what leaves */
+#define BEST_HYSTERESIS 150 /* percent */
+#define SWAPS_MAX 2u        /* after one layer */
+#define BETTER 2            /* times as likely as what leaves */
 
 struct shadow_config {
     uint64_t hysteresis;
@@ -92,19 +93,19 @@ static void shadow_take(struct mp_policy *policy, const struct mp_shape *shape,
     shadow->executors = mp_arena_take(arena, experts, sizeof(uint32_t));
 }
 
-static enum mp_status shadow_create(const void *config_, const struct mp_shape *shape,
-                                    struct mp_policy **policy_p)
+static enum mp_status create(const struct mp_policy_info *info, uint64_t hysteresis,
+                             const struct mp_shape *shape, const struct mp_costs *costs,
+                             struct mp_policy **policy_p)
 {
-    const struct shadow_config *config = config_;
     const uint32_t quarter = shape->slots / 4 < shape->top_k ? shape->slots / 4 : shape->top_k;
     const uint32_t room = quarter > 2 ? quarter : 2;
     struct mp_shadow draft = {
-        .super.info = &mp_evict_shadow.info,
+        .super.info = info,
         .ids = shape->layers * shape->experts,
         .room = room,
         .placed = shape->slots > room ? shape->slots - room : 0,
-        .costs = shape->costs,
-        .hysteresis = config->hysteresis,
+        .costs = costs,
+        .hysteresis = hysteresis,
         .patience = 1,
         .weight = 1,
         .likely_weight = 1,
@@ -132,6 +133,20 @@ static enum mp_status shadow_create(const void *config_, const struct mp_shape *
     return MP_OK;
 }
 
+static enum mp_status shadow_create(const void *config, const struct mp_shape *shape,
+                                    struct mp_policy **policy_p)
+{
+    return create(&mp_evict_shadow.info, ((const struct shadow_config *)config)->hysteresis, shape,
+                  shape->costs, policy_p);
+}
+
+static enum mp_status best_create(const void *config, const struct mp_shape *shape,
+                                  struct mp_policy **policy_p)
+{
+    (void)config;
+    return create(&mp_evict_best.info, BEST_HYSTERESIS, shape, NULL, policy_p);
+}
+
 static void shadow_on_access(struct mp_policy *policy, uint32_t id, uint32_t tokens, uint64_t now)
 {
     struct mp_shadow *shadow = (struct mp_shadow *)policy;
@@ -146,6 +161,18 @@ static void shadow_on_access(struct mp_policy *policy, uint32_t id, uint32_t tok
     shadow->actual[shadow->batch_count++] = shadow->residents.place[id] != MP_EXPERT_NONE;
     shadow->asked[id] = now + 1;
     shadow->stamp[id] = ++shadow->stamps;
+}
+
+static void shadow_on_scores(struct mp_policy *policy, uint32_t layer, uint32_t tokens, uint32_t k,
+                             const float *scores, const uint32_t *chosen, uint64_t now)
+{
+    struct mp_shadow *shadow = (struct mp_shadow *)policy;
+
+    (void)k;
+    (void)chosen;
+    (void)now;
+    mp_shadow_settle(shadow); /* by the scores that its batch had */
+    mp_ghost_facts_scores(&shadow->facts, layer, tokens, scores);
 }
 
 static void shadow_on_insert(struct mp_policy *policy, uint32_t id, uint64_t now)
@@ -326,6 +353,14 @@ uint32_t mp_evict_shadow_changes(const struct mp_policy *policy)
     return ((const struct mp_shadow *)policy)->changes;
 }
 
+/* What the two have in common. */
+#define FUNCTIONS                                                                                \
+    .destroy = mp_policy_free, .waits = true, .on_insert = shadow_on_insert,                     \
+    .on_remove = shadow_on_remove, .on_access = shadow_on_access, .on_scores = shadow_on_scores, \
+    .scores_optional = true, .pick = shadow_pick, .replace = shadow_replace,                     \
+    .notice = shadow_notice,                                                                     \
+    .per_layer = true /* its first leader gives up what was just used before what comes */
+
 const struct mp_evict_ops mp_evict_shadow = {
     .info = { .abi = MP_POLICY_ABI,
               .name = "shadow",
@@ -334,13 +369,14 @@ const struct mp_evict_ops mp_evict_shadow = {
               .config_size = sizeof(struct shadow_config),
               .costs = true },
     .create = shadow_create,
-    .destroy = mp_policy_free,
-    .waits = true,
-    .per_layer = true, /* its first leader gives up what was just used before what comes next */
-    .on_insert = shadow_on_insert,
-    .on_remove = shadow_on_remove,
-    .on_access = shadow_on_access,
-    .pick = shadow_pick,
-    .replace = shadow_replace,
-    .notice = shadow_notice,
+    FUNCTIONS,
+};
+
+/* The same without costs: a load is 1, and all else nothing. */
+const struct mp_evict_ops mp_evict_best = {
+    .info = { .abi = MP_POLICY_ABI,
+              .name = "best",
+              .summary = "follows whichever of several policies would have loaded least so far" },
+    .create = best_create,
+    FUNCTIONS,
 };

@@ -9,11 +9,11 @@
  * What the two parts of evict policy `shadow` share: shadow.c is the policy, shadow_judge.c
  * computes the cost of each ghost, the leader, and the sets of the ghosts that place experts.
  */
-#define MP_SHADOW_GHOSTS 7u
+#define MP_SHADOW_GHOSTS 9u
 #define MP_SHADOW_STATIC \
-    4u /* this ghost and later ones place experts instead of loading on demand */
-#define MP_SHADOW_LAYERS 5u
-#define MP_SHADOW_RECENT 6u
+    6u /* this ghost and later ones place experts instead of loading on demand */
+#define MP_SHADOW_LAYERS 7u
+#define MP_SHADOW_RECENT 8u
 #define MP_SHADOW_TOKENS 16u /* between placements */
 
 struct mp_shadow {

@@ -96,7 +96,7 @@ static void with_all_experts_resident(void)
     unsigned quiet = 0;
     struct harness h;
 
-    open_engine(UINT64_MAX, "gate-ema", &h);
+    open_engine(UINT64_MAX, "gate-best", &h);
     /* Guesses are read for some steps more; none is on its way behind steps without a read. */
     for (unsigned tries = 0; quiet < 2; tries++) {
         CHECK(tries < 100);
@@ -111,7 +111,7 @@ static void with_all_experts_resident(void)
 
 static void with_experts_read(void)
 {
-    static const char *const profiles[] = { "gate-ema", "gate-lru", "lru" };
+    static const char *const profiles[] = { "gate-best", "gate-ema", "lru" };
     const struct harness_options options = harness_defaults("models/tiny-moe");
     const struct mp_space_plan plan = harness_plan(&options, NULL);
 

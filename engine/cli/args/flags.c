@@ -336,7 +336,7 @@ const struct mp_command_info mp_commands[MP_COMMAND_COUNT] = {
       "--evict NAME, ..., --ctx N, --seed S" KEEPS_NOTHING,
       "  moepager plan --model DIR --target-tpot 100ms\n"
       "  moepager plan --model qwen3-30b-a3b --machine host-disk --budget 25%,50% --json\n"
-      "  moepager plan --model DIR --from-trace trace.txt --profile lru,gate-ema\n" },
+      "  moepager plan --model DIR --from-trace trace.txt --profile lru,gate-best\n" },
     { "top", "what your running models do: tokens per second, hits, reads, RAM", "",
       "  moepager top\n"
       "  moepager top --json\n" },

@@ -110,7 +110,7 @@ static void profiles_are_replayed(void)
     CHECK(json_is_real(json_object_get(row, "hit_rate_decode")));
     json_decref(json);
     cli_expect(ARGS("replay", plain, "--profile", "nothing", "--budget", "1MiB"), 2,
-               "error[E_PROFILE]: unknown profile 'nothing'; known are gate-ema, gate-lru");
+               "error[E_PROFILE]: unknown profile 'nothing'; known are gate-best, gate-ema");
 }
 
 /* Scores change nothing for policies that do not look at them. */

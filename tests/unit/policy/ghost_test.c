@@ -40,8 +40,23 @@ static uint32_t load(const struct mp_evict_ops *ops, struct mp_policy *policy, u
     return victim;
 }
 
+/* Scores of a batch of one token, of which `unit` has the highest. */
+static void score(struct mp_ghost_facts *facts, const struct mp_evict_ops *ops,
+                  struct mp_policy *policy, uint32_t unit, uint64_t now)
+{
+    const uint32_t layer = unit / facts->experts, chosen = unit % facts->experts;
+    float scores[UNITS];
+
+    for (uint32_t e = 0; e < facts->experts; e++)
+        scores[e] = (float)(1 + random_below(100)) / 200 / (float)facts->experts;
+    scores[chosen] += 0.5f;
+    mp_ghost_facts_scores(facts, layer, 1, scores);
+    if (ops->on_scores != NULL)
+        ops->on_scores(policy, layer, 1, 1, scores, &chosen, now);
+}
+
 static void play(enum mp_ghost_kind kind, const struct mp_evict_ops *ops, uint32_t layers,
-                 uint32_t slots)
+                 uint32_t slots, bool scored)
 {
     const struct mp_shape shape = {
         .layers = layers, .experts = UNITS / layers, .top_k = 1, .tokens_max = 1, .slots = slots
@@ -52,6 +67,7 @@ static void play(enum mp_ghost_kind kind, const struct mp_evict_ops *ops, uint32
     struct mp_ghost_facts facts;
     struct mp_ghost ghost;
     uint32_t count = 0;
+    const uint32_t one = 1;
 
     mp_ghost_facts_take(&facts, &shape, &arena);
     mp_ghost_take(&ghost, kind, &facts, &arena);
@@ -64,7 +80,10 @@ static void play(enum mp_ghost_kind kind, const struct mp_evict_ops *ops, uint32
 
         if (resident[unit])
             mp_ghost_detach(&ghost, unit);
+        if (scored)
+            score(&facts, ops, policy, unit, i + 1);
         mp_ghost_facts_use(&facts, unit, 1);
+        mp_ghost_facts_batch(&facts, unit / shape.experts, &unit, &one, 1);
         ops->on_access(policy, unit, 1, i + 1);
         CHECK_EQ(ghost.held[unit], resident[unit]);
         if (!resident[unit])
@@ -81,10 +100,13 @@ static void ghosts_hold_what_policies_would(void)
 {
     for (uint32_t slots = 1; slots <= UNITS; slots++) {
         if (slots >= LAYERS) /* a layer with no share at all takes from anywhere */
-            play(MP_GHOST_LAYER_LRU, &mp_evict_layer_lru, LAYERS, slots);
-        play(MP_GHOST_LAYER_LFU, &mp_evict_layer_lfu, LAYERS, slots);
-        play(MP_GHOST_LCP, &mp_evict_lcp, 1,
-             slots); /* layers that are run equally often fade alike */
+            play(MP_GHOST_LAYER_LRU, &mp_evict_layer_lru, LAYERS, slots, false);
+        play(MP_GHOST_LAYER_LFU, &mp_evict_layer_lfu, LAYERS, slots, false);
+        play(MP_GHOST_LRU, &mp_evict_lru, LAYERS, slots, false);
+        play(MP_GHOST_EMA, &mp_evict_ema, LAYERS, slots, false);
+        play(MP_GHOST_EMA, &mp_evict_ema, LAYERS, slots, true);
+        play(MP_GHOST_LCP, &mp_evict_lcp, 1, slots,
+             false); /* layers that are run equally often fade alike */
     }
 }
 
@@ -122,7 +144,7 @@ struct history {
 
 static double expected_wait(const struct history *history, uint32_t unit, uint32_t layer)
 {
-    static const double lives[] = { 2, 8, 32 };
+    static const double lives[] = { 1, 6, 32 };
     const uint32_t mine = unit / (UNITS / LAYERS), count = history->batches[mine];
     double share = 0;
 
@@ -209,11 +231,35 @@ static void a_batch_counts_by_the_shares_of_its_tokens(void)
     free(arena.block);
 }
 
+/* Who was nearly chosen is needed sooner than who was not, and half of a share is by scores. */
+static void scores_are_half_of_a_share(void)
+{
+    static const uint32_t id = 0, tokens = 1;
+    static const float scores[4] = { 0.5f, 0.3f, 0.2f, 0 };
+    const struct mp_shape shape = {
+        .layers = 1, .experts = 4, .top_k = 1, .tokens_max = 1, .slots = 2
+    };
+    struct mp_arena arena = { 0 };
+    struct mp_ghost_facts facts;
+
+    mp_ghost_facts_take(&facts, &shape, &arena);
+    CHECK_EQ(mp_arena_open(&arena, "a test"), MP_OK);
+    mp_ghost_facts_take(&facts, &shape, &arena);
+    mp_ghost_facts_scores(&facts, 0, 1, scores);
+    mp_ghost_facts_batch(&facts, 0, &id, &tokens, 1);
+    CHECK(fabs(facts.wait[0] - (1 / 0.75 - 1)) < 1e-4);
+    CHECK(fabs(facts.wait[1] - (1 / 0.15 - 1)) < 1e-3);
+    CHECK(fabs(facts.wait[2] - (1 / 0.1 - 1)) < 1e-3);
+    CHECK(facts.wait[3] > 1e5);
+    free(arena.block);
+}
+
 int main(void)
 {
     RUN(ghosts_hold_what_policies_would);
     RUN(ties_are_in_the_order_of_numbers);
     RUN(next_use_gives_up_what_is_expected_last);
     RUN(a_batch_counts_by_the_shares_of_its_tokens);
+    RUN(scores_are_half_of_a_share);
     return 0;
 }

@@ -157,7 +157,7 @@ static void logs_of_other_versions_are_named(void)
     static const char *const parts[][2] = {
         { "# moepager decisions v3\n", "# moepager decisions v2\n" },
         { "\nabi 4\n", "\nabi 3\n" },
-        { "\nevict ema\n", "\nevict emx\n" },
+        { "\nevict best\n", "\nevict besx\n" },
         { "option RANKS ", "option RANGS " },
     };
     static char bytes[1 << 17];

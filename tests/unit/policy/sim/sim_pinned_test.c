@@ -67,6 +67,7 @@ static const struct {
     const char *profile;
     uint64_t hash;
 } pinned[] = {
+    { "gate-best", UINT64_C(0xe2862bf8192b8d5d) },
     { "gate-ema", UINT64_C(0x10bcb92eb59aaf1a) },
     { "gate-lru", UINT64_C(0x6da4b1fcd428172f) },
     { "lru", UINT64_C(0x15377efbfc04d071) },
