@@ -46,7 +46,9 @@ static enum mp_status check_model(const struct making *making, bool *scored_p)
     if (status != MP_OK || *scored_p || equals(model, bytes, "gpt2"))
         return status;
     if (equals(model, bytes, "none") || equals(model, bytes, "no_vocab"))
-        return mp_fail(MP_ERR_MODEL, "E_FILE_MISSING", "'%s' has no vocabulary", making->file);
+        return mp_fail(MP_ERR_MODEL, "E_FILE_MISSING",
+                       "'%s' has no vocabulary; give token ids (moepager bench --tokens-file)",
+                       making->file);
     return mp_fail(MP_ERR_MODEL, "E_TOK_TYPE",
                    "key '" KEY("model") "' in '%s': got '%s', need 'gpt2', a byte-level BPE, or "
                                         "'llama', pieces with scores; give token ids instead of "

@@ -216,6 +216,8 @@ const struct mp_flag_alias mp_flag_aliases[] = {
     { "--file", "prompt-file" },
     { "-n", "max-tokens" },
     { "--n-predict", "max-tokens" },
+    { "-n", "gen-tokens" },
+    { "--n-predict", "gen-tokens" },
     { "--max-new-tokens", "max-tokens" },
     { "--temp", "temperature" },
     { "-c", "ctx" },

@@ -33,6 +33,8 @@ static void words_are_model_and_prompt(void)
                             "-c", "64", "-s", "3"));
     expect_same(ARGS("tokenize", CLI_MODEL, "abc"),
                 ARGS("tokenize", "--model", CLI_MODEL, "--prompt", "abc"));
+    cli_expect(ARGS("bench", CLI_MODEL, "-n", "3", "--prompt-tokens", "2", "--repeat", "1"), 0,
+               NULL);
     REFUSED(2, "'b' is not a flag", RUN_MODEL, "--prompt", "a", "b");
     REFUSED(2, "'c' is not a flag", "run", CLI_MODEL, "a", "c");
     REFUSED(2, "'d' is not a flag", "run", CLI_MODEL, "a", "c", "d");
