@@ -14,6 +14,7 @@
 #include "vmm/base/arena.h"
 #include "vmm/base/error.h"
 #include "vmm/base/log.h"
+#include "vmm/base/version.h"
 #include "vmm/io/io_options.h"
 
 #define X(name, value, exit_code, text) \
@@ -66,7 +67,7 @@ static void enter(void)
 
 const char *moepager_version(void)
 {
-    return MP_VERSION;
+    return mp_version;
 }
 
 const char *moepager_status_text(enum moepager_status status)

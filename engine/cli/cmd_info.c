@@ -10,6 +10,7 @@
 #include "kernels/cpu/quant/quant.h"
 #include "vmm/backend/cuda/cuda_driver.h"
 #include "vmm/base/error.h"
+#include "vmm/base/version.h"
 #include "vmm/output/json_out.h"
 #include "vmm/topo/memory_room.h"
 #include "vmm/topo/pci_link.h"
@@ -312,7 +313,7 @@ static void print_json(const struct mp_topology *topology, const struct mp_sessi
 
     mp_json_begin(&json, stdout, true);
     mp_json_object_begin(&json, NULL);
-    mp_json_put_string(&json, "version", MP_VERSION);
+    mp_json_put_string(&json, "version", mp_version);
     mp_topology_json(topology, &json, "machine");
     json_abilities(topology, &json);
     if (session != NULL)

@@ -16,6 +16,7 @@
 #include "vmm/backend/cuda/cuda_watchdog.h"
 #include "vmm/base/error.h"
 #include "vmm/base/log.h"
+#include "vmm/base/version.h"
 #include "vmm/output/json_out.h"
 
 #define STACK_BYTES (256u << 10)
@@ -214,7 +215,7 @@ int main(int argc, char **argv)
         return finish(mp_check_stdout());
     }
     if (argc >= 2 && (!strcmp(argv[1], "--version") || !strcmp(argv[1], "-v"))) {
-        printf("moepager %s\n", MP_VERSION);
+        printf("moepager %s\n", mp_version);
         return finish(mp_check_stdout());
     }
     if (argc < 2)

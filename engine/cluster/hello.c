@@ -7,6 +7,7 @@
 
 #include "engine/cluster/rank_int.h"
 #include "vmm/base/error.h"
+#include "vmm/base/version.h"
 
 #define WAIT_NS UINT64_C(1000000)
 /* Others may have to read a large model from a slow disk. */
@@ -31,7 +32,7 @@ static enum mp_status fill_hello(struct mp_rank *rank, struct mp_hello *hello)
     };
     if (room >= rank->ids) /* nothing is ever read for one use */
         hello->slots = rank->config.slots < rank->ids ? rank->config.slots : rank->ids;
-    snprintf(hello->version, sizeof(hello->version), "%s", MP_VERSION);
+    snprintf(hello->version, sizeof(hello->version), "%s", mp_version);
     snprintf(hello->kernels, sizeof(hello->kernels), "%s", config->kernels->name);
     return mp_model_hash(config, &hello->model);
 }

@@ -6,6 +6,8 @@
 
 #include <string.h>
 
+#include "vmm/base/version.h"
+
 #define LEFT_COLUMNS 24
 
 void mp_args_print_usage(FILE *out)
@@ -13,7 +15,7 @@ void mp_args_print_usage(FILE *out)
     fprintf(out,
             "moepager %s: runs Mixture-of-Experts models whose experts do not fit into memory\n\n"
             "usage: moepager COMMAND [--flag value]...\n\n",
-            MP_VERSION);
+            mp_version);
     for (unsigned i = 0; i < MP_COMMAND_COUNT; i++)
         fprintf(out, "  %-10s %s\n", mp_commands[i].name, mp_commands[i].summary);
     fprintf(out,

@@ -9,6 +9,7 @@
 
 #include "engine/cli/args/flags.h"
 #include "vmm/base/error.h"
+#include "vmm/base/version.h"
 
 /* As roff reads it: no line begins with a control character, and dashes can be copied. */
 static void put_roff(const char *text, FILE *out)
@@ -65,7 +66,7 @@ static void print_man(const struct mp_settings *settings, FILE *out)
             ".TH MOEPAGER 1 \"\" \"moepager %s\" \"User Commands\"\n.SH NAME\nmoepager \\- runs "
             "Mixture\\-of\\-Experts models whose experts do not fit into memory\n.SH SYNOPSIS\n"
             ".B moepager\n.I COMMAND\n[\\-\\-flag value]...\n.SH COMMANDS\n",
-            MP_VERSION);
+            mp_version);
     for (unsigned c = 0; c < MP_COMMAND_COUNT; c++)
         print_man_command((enum mp_command)c, out);
     fputs(".SH FLAGS\n", out);

@@ -11,6 +11,7 @@
 #include "tests/model/harness.h"
 #include "tests/support/test.h"
 #include "vmm/base/error.h"
+#include "vmm/base/version.h"
 
 static struct harness h;
 
@@ -120,7 +121,7 @@ static struct hello same_hello(void)
                    .reads = 1 },
     };
 
-    snprintf(message.hello.version, sizeof(message.hello.version), "%s", MP_VERSION);
+    snprintf(message.hello.version, sizeof(message.hello.version), "%s", mp_version);
     snprintf(message.hello.kernels, sizeof(message.hello.kernels), "%s", h.config.kernels->name);
     return message;
 }
