@@ -37,7 +37,8 @@ policy/replay:      vmm/base policy policy/assign policy/record
 policy/sim:         vmm/base vmm/options vmm/space policy policy/pager policy/replay
 policy/sim/cluster: vmm/base vmm/options vmm/format policy policy/place policy/sim
 engine/pool:        vmm/base vmm/options vmm/topo
-engine/text:        vmm/base vmm/format engine/text/jinja
+engine/text:        vmm/base vmm/format engine/text/jinja engine/text/calls
+engine/text/calls:  vmm/base
 engine/text/jinja:  vmm/base
 engine/text/grammar: vmm/base vmm/format engine/text
 engine/model:       vmm/* kernels/cpu policy engine/model/arch engine/model/sidecar
@@ -57,7 +58,7 @@ engine/cluster:     vmm/* policy policy/pager policy/place engine/model engine/f
 engine/calibrate:   vmm/base policy engine/model engine/model/sidecar engine/forward
 engine/session:     vmm/* policy engine/model engine/text engine/pool engine/gpu engine/probe engine/forward engine/forward/cuda engine/session/draft
 engine/session/draft: vmm/* engine/model engine/text engine/forward engine/session
-engine/serve:       vmm/* policy policy/pager engine/session engine/text engine/text/grammar engine/forward engine/model
+engine/serve:       vmm/* policy policy/pager engine/session engine/text engine/text/grammar engine/text/calls engine/forward engine/model
 engine/cli/args:    vmm/base engine/calibrate engine/convert engine/model engine/model/sidecar engine/repack engine/session engine/text
 engine/cli:         vmm/* policy/* kernels/* engine/*
 interpose:          vmm/base

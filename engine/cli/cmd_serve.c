@@ -88,9 +88,9 @@ static enum mp_status read_files(struct serve *serve)
 /* A model without a chat format serves everything else. */
 static enum mp_status open_chat(struct serve *serve)
 {
-    const enum mp_status status = mp_chat_load(serve->args->model, &serve->chat);
+    const enum mp_status status = mp_open_chat(serve->args, &serve->chat);
 
-    if (status != MP_ERR_MODEL)
+    if (status != MP_ERR_MODEL || serve->args->chat_template != NULL)
         return status;
     snprintf(serve->chat_error, sizeof(serve->chat_error), "%s", mp_error_last()->text);
     mp_log_warn("serve", "/v1/chat/completions is refused: %s", serve->chat_error);

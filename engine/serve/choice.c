@@ -92,11 +92,53 @@ static void put_head(struct mp_json_out *json, const struct mp_exchange *exchang
     mp_json_put_string(json, "model", exchange->server->config.model_name);
 }
 
-static void put_finish(struct mp_json_out *json, const enum mp_finish *finish)
+static void put_finish(struct mp_json_out *json, const struct mp_choice *choice,
+                       const enum mp_finish *finish)
 {
     const bool stopped = finish != NULL && (*finish == MP_FINISH_EOS || *finish == MP_FINISH_STOP);
 
-    mp_json_put_string(json, "finish_reason", finish == NULL ? NULL : stopped ? "stop" : "length");
+    mp_json_put_string(json, "finish_reason",
+                       finish == NULL                 ? NULL
+                       : !stopped                     ? "length"
+                       : choice->reply.call_count > 0 ? "tool_calls"
+                                                      : "stop");
+}
+
+/* Nine letters and digits, as some formats want it; different for all calls of a conversation. */
+static void put_call_id(struct mp_json_out *json, const struct mp_choice *choice, size_t index)
+{
+    static const char digits[] = "0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ";
+    const struct mp_exchange *exchange = choice->exchange;
+    uint64_t number = exchange->created_s * UINT64_C(0x9e3779b97f4a7c15) +
+                      exchange->id * MP_REQUEST_CHOICES_MAX * MP_CALLS_MAX +
+                      choice->index * MP_CALLS_MAX + index;
+    char id[10] = "";
+
+    for (size_t i = 0; i < 9; i++, number /= 62)
+        id[i] = digits[number % 62];
+    mp_json_put_string(json, "id", id);
+}
+
+/* `event`: with their numbers, for whoever puts events together. */
+static void put_calls(struct mp_json_out *json, const struct mp_choice *choice, size_t from,
+                      bool event)
+{
+    if (from == choice->reply.call_count)
+        return;
+    mp_json_array_begin(json, "tool_calls");
+    for (size_t i = from; i < choice->reply.call_count; i++) {
+        mp_json_object_begin(json, NULL);
+        if (event)
+            mp_json_put_u64(json, "index", i);
+        put_call_id(json, choice, i);
+        mp_json_put_string(json, "type", "function");
+        mp_json_object_begin(json, "function");
+        mp_json_put_string(json, "name", choice->reply.calls[i].name);
+        mp_json_put_string(json, "arguments", choice->reply.calls[i].arguments);
+        mp_json_object_end(json);
+        mp_json_object_end(json);
+    }
+    mp_json_array_end(json);
 }
 
 static void put_usage(struct mp_json_out *json, const struct mp_exchange *exchange)
@@ -113,7 +155,28 @@ static void put_usage(struct mp_json_out *json, const struct mp_exchange *exchan
 
 /* ---- streams */
 
-/* An event with this text of the choice (NULL: none), and its end, if it ends. */
+/* What is new of a chat's answer. */
+static void put_delta(struct mp_json_out *json, struct mp_choice *choice)
+{
+    const struct mp_reply *r = &choice->reply;
+
+    mp_json_object_begin(json, "delta");
+    if (!choice->begun)
+        mp_json_put_string(json, "role", "assistant");
+    if (r->thoughts.bytes > choice->thoughts_sent)
+        mp_json_put_string_n(json, "reasoning_content", r->thoughts.data + choice->thoughts_sent,
+                             r->thoughts.bytes - choice->thoughts_sent);
+    if (r->content.bytes > choice->content_sent)
+        mp_json_put_string_n(json, "content", r->content.data + choice->content_sent,
+                             r->content.bytes - choice->content_sent);
+    put_calls(json, choice, choice->calls_sent, true);
+    mp_json_object_end(json);
+    choice->thoughts_sent = r->thoughts.bytes;
+    choice->content_sent = r->content.bytes;
+    choice->calls_sent = r->call_count;
+}
+
+/* An event with this text of a completion, or what is new of a chat; and its end, if it ends. */
 static void write_event(struct mp_choice *choice, const char *text, size_t bytes,
                         const enum mp_finish *finish)
 {
@@ -130,17 +193,12 @@ static void write_event(struct mp_choice *choice, const char *text, size_t bytes
     mp_json_object_begin(&w.json, NULL);
     mp_json_put_u64(&w.json, "index", choice->index);
     if (is_chat(exchange)) {
-        mp_json_object_begin(&w.json, "delta");
-        if (!choice->begun)
-            mp_json_put_string(&w.json, "role", "assistant");
-        if (text != NULL)
-            mp_json_put_string_n(&w.json, "content", text, bytes);
-        mp_json_object_end(&w.json);
+        put_delta(&w.json, choice);
     } else {
         mp_json_put_string_n(&w.json, "text", text != NULL ? text : "", bytes);
     }
     mp_logprobs_put(&w.json, choice);
-    put_finish(&w.json, finish);
+    put_finish(&w.json, choice, finish);
     mp_json_object_end(&w.json);
     mp_json_array_end(&w.json);
     mp_json_object_end(&w.json);
@@ -177,21 +235,35 @@ static void end_stream(struct mp_exchange *exchange)
 
 /* ---- one object */
 
+static void put_message(struct mp_json_out *json, const struct mp_choice *choice)
+{
+    const struct mp_reply *r = &choice->reply;
+
+    mp_json_object_begin(json, "message");
+    mp_json_put_string(json, "role", "assistant");
+    if (r->content.bytes > 0 || r->call_count == 0)
+        mp_json_put_string_n(json, "content", r->content.bytes > 0 ? r->content.data : "",
+                             r->content.bytes);
+    else
+        mp_json_put_null(json, "content");
+    if (r->thoughts.bytes > 0)
+        mp_json_put_string_n(json, "reasoning_content", r->thoughts.data, r->thoughts.bytes);
+    put_calls(json, choice, 0, false);
+    mp_json_put_null(json, "refusal");
+    mp_json_object_end(json);
+}
+
 static void put_choice(struct mp_json_out *json, struct mp_choice *choice)
 {
     mp_json_object_begin(json, NULL);
     mp_json_put_u64(json, "index", choice->index);
     if (is_chat(choice->exchange)) {
-        mp_json_object_begin(json, "message");
-        mp_json_put_string(json, "role", "assistant");
-        mp_json_put_string_n(json, "content", choice->text, choice->bytes);
-        mp_json_put_null(json, "refusal");
-        mp_json_object_end(json);
+        put_message(json, choice);
     } else {
         mp_json_put_string_n(json, "text", choice->text, choice->bytes);
     }
     mp_logprobs_put(json, choice);
-    put_finish(json, &choice->finish);
+    put_finish(json, choice, &choice->finish);
     mp_json_object_end(json);
 }
 
@@ -222,11 +294,25 @@ static void end_object(struct mp_exchange *exchange)
 
 /* ---- jobs */
 
+static bool has_news(const struct mp_choice *choice)
+{
+    const struct mp_reply *r = &choice->reply;
+
+    return r->thoughts.bytes > choice->thoughts_sent || r->content.bytes > choice->content_sent ||
+           r->call_count > choice->calls_sent;
+}
+
 static void on_text(void *ctx, const char *text, size_t bytes, uint64_t tokens)
 {
     struct mp_choice *choice = ctx;
 
     (void)tokens;
+    if (is_chat(choice->exchange)) {
+        if (mp_reply_push(&choice->reply, text, bytes) != MP_OK)
+            mp_exchange_cancel(choice->exchange);
+        if (!has_news(choice))
+            return;
+    }
     if (choice->exchange->request.stream)
         write_event(choice, text, bytes, NULL);
 }
@@ -270,9 +356,13 @@ static void on_end(void *ctx, const struct mp_job_end *end)
         exchange->prompt_tokens += end->prompt_tokens;
         exchange->reused_tokens += end->reused_tokens;
     }
+    if (is_chat(exchange) && mp_reply_finish(&choice->reply) != MP_OK) {
+        fail_all(exchange, mp_error_last());
+        return;
+    }
     if (exchange->request.stream) {
         write_event(choice, NULL, 0, &choice->finish);
-    } else {
+    } else if (!is_chat(exchange)) {
         choice->text = malloc(output->text_bytes + 1);
         if (choice->text == NULL) {
             (void)mp_fail_no_memory("a reply", output->text_bytes);
@@ -310,6 +400,8 @@ enum mp_status mp_choices_submit(struct mp_exchange *exchange)
             .ignore_eos = request->ignore_eos,
             .stops = request->stops,
             .stop_count = request->stop_count,
+            .shown = exchange->server->words.ids,
+            .shown_count = exchange->style != NULL ? exchange->server->words.count : 0,
             .on_text = on_text,
             .on_end = on_end,
             .restrict_logits = exchange->grammar != NULL ? mp_format_restrict : NULL,
@@ -318,6 +410,8 @@ enum mp_status mp_choices_submit(struct mp_exchange *exchange)
             .ctx = &exchange->choices[i],
         };
 
+        mp_reply_begin(&exchange->choices[i].reply, exchange->style, request->tools,
+                       exchange->thinking);
         status = mp_batcher_submit(exchange->server->batcher, &job, &exchange->choices[i].job);
     }
     if (status != MP_OK)

@@ -15,6 +15,7 @@
 static void free_choice(struct mp_choice *choice)
 {
     free(choice->text);
+    mp_reply_free(&choice->reply);
     free(choice->logprobs.list);
 }
 
@@ -199,19 +200,40 @@ void mp_exchange_end(struct mp_exchange *exchange)
 
 /* ---- requests */
 
+/* An answer that must be JSON is all content. */
+static void choose_style(struct mp_exchange *exchange, const struct mp_spans *spans)
+{
+    const struct mp_span *last = spans->count > 0 ? &spans->spans[spans->count - 1] : NULL;
+
+    if (exchange->request.format != MP_FORMAT_TEXT)
+        return;
+    exchange->style = mp_chat_calls(exchange->server->config.chat);
+    exchange->thinking = last != NULL && last->special &&
+                         mp_calls_begins_thoughts(exchange->style, last->text, last->bytes);
+}
+
 static enum mp_status encode_chat(struct mp_exchange *exchange)
 {
     const struct mp_server_config *c = &exchange->server->config;
     const struct mp_request *request = &exchange->request;
+    const struct mp_chat_input input = { request->messages, request->tools, request->options,
+                                         .answer = true };
+    const struct mp_calls_style *style;
     struct mp_spans spans = { 0 };
     enum mp_status status;
 
     if (c->chat == NULL)
         return mp_fail(MP_ERR_CONFIG, "E_CHAT_NONE", "%s", c->chat_error);
-    status = mp_chat_render(c->chat, request->messages, request->message_count, true, &spans);
+    style = mp_chat_calls(c->chat);
+    if (request->tools != NULL && (style == NULL || style->kind == MP_CALLS_NONE))
+        return mp_fail(MP_ERR_CONFIG, "E_CHAT_TOOLS",
+                       "the model's chat format has no calls of tools that are known");
+    status = mp_chat_render_json(c->chat, &input, &spans);
     if (status == MP_OK)
         status = mp_tokenizer_encode_spans(c->session->tokenizer, spans.spans, spans.count, 0,
                                            &exchange->prompts[0]);
+    if (status == MP_OK)
+        choose_style(exchange, &spans);
     mp_spans_free(&spans);
     return status;
 }
@@ -345,9 +367,9 @@ static enum mp_status prepare(struct mp_exchange *exchange)
     if (status == MP_OK)
         status = make_choices(exchange);
     if (status == MP_OK)
-        status = mp_format_open(exchange);
-    if (status == MP_OK)
         status = encode_prompts(exchange);
+    if (status == MP_OK)
+        status = mp_format_open(exchange);
     if (status == MP_OK && exchange->choice_count > 0)
         status = check_prompts(exchange);
     return status;

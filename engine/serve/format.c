@@ -1,6 +1,6 @@
 /*
- * Answers that must be JSON: each token is one that the grammar of the request allows. The grammar
- * itself is engine/text/grammar.
+ * Answers that must be JSON, or calls: each token is one that the grammar of the request allows.
+ * The grammar itself is engine/text/grammar.
  */
 #include <stdlib.h>
 
@@ -12,9 +12,12 @@ enum mp_status mp_format_open(struct mp_exchange *exchange)
     const size_t bytes = exchange->choice_count * sizeof(*exchange->states);
     enum mp_status status;
 
-    if (request->format == MP_FORMAT_TEXT)
+    if (request->format != MP_FORMAT_TEXT)
+        status = mp_grammar_create(request->schema, &exchange->grammar);
+    else if (request->tools != NULL && request->tool_choice != MP_TOOLS_AUTO)
+        status = mp_tools_grammar(request, exchange->style, exchange->thinking, &exchange->grammar);
+    else
         return MP_OK;
-    status = mp_grammar_create(request->schema, &exchange->grammar);
     if (status != MP_OK)
         return status;
     exchange->states = malloc(bytes);
@@ -39,7 +42,7 @@ enum mp_status mp_format_restrict(void *choice, float *logits)
     enum mp_status status = MP_OK;
 
     if (server->mask == NULL)
-        status = mp_token_mask_create(session->tokenizer, &server->mask);
+        status = mp_token_mask_create(session->tokenizer, &server->words, &server->mask);
     if (status != MP_OK)
         return status;
     return mp_token_mask_apply(server->mask, c->exchange->grammar, &c->exchange->states[c->index],

@@ -1,5 +1,6 @@
 /*
- * Requests from JSON: one table of keys for all kinds, then what each kind needs.
+ * Requests from JSON: one table of keys for all kinds, then what each kind needs. The
+ * messages of chats are request_chat.c's.
  */
 #include "engine/serve/request.h"
 
@@ -52,13 +53,16 @@ static const struct {
     { "service_tier", BOTH, IGNORED },
     { "safety_identifier", BOTH, IGNORED },
     { "prompt_cache_key", BOTH, IGNORED },
-    { "parallel_tool_calls", BOTH, IGNORED },
+    { "parallel_tool_calls", CHAT, USED },
     { "frequency_penalty", BOTH, UNMOVED },
     { "presence_penalty", BOTH, UNMOVED },
     { "logit_bias", BOTH, UNMOVED },
     { "logprobs", BOTH, USED },
     { "top_logprobs", CHAT, USED },
-    { "tools", CHAT, UNMOVED },
+    { "tools", CHAT, USED },
+    { "tool_choice", CHAT, USED },
+    { "reasoning_effort", CHAT, USED },
+    { "chat_template_kwargs", CHAT, USED },
     { "functions", CHAT, UNMOVED },
     { "echo", TEXT, UNMOVED },
     { "suffix", TEXT, UNMOVED },
@@ -110,116 +114,9 @@ static enum mp_status check_keys(enum mp_request_kind kind, json_t *root)
     return status;
 }
 
-static enum mp_status bad(const char *key, const char *need)
+enum mp_status mp_request_bad(const char *key, const char *need)
 {
     return mp_fail(MP_ERR_CONFIG, "E_REQUEST", "'%s' of the " NAME ": need %s", key, need);
-}
-
-/* ---- messages */
-
-/* Keep a text that was put together until the request is freed. */
-static enum mp_status keep(struct mp_request *request, char *text)
-{
-    char **grown = realloc(request->joined, (request->joined_count + 1) * sizeof(*request->joined));
-
-    if (grown == NULL) {
-        free(text);
-        return mp_fail_no_memory("a " NAME, (request->joined_count + 1) * sizeof(*grown));
-    }
-    request->joined = grown;
-    request->joined[request->joined_count++] = text;
-    return MP_OK;
-}
-
-/* The texts of [{"type": "text", "text": ...}, ...] as one. */
-static enum mp_status join_parts(struct mp_request *request, const json_t *parts,
-                                 struct mp_chat_message *message)
-{
-    size_t bytes = 0, i;
-    const json_t *part;
-    char *text;
-    enum mp_status status;
-
-    json_array_foreach(parts, i, part)
-    {
-        const char *type = json_string_value(json_object_get(part, "type"));
-        const json_t *content = json_object_get(part, "text");
-
-        if (type == NULL || strcmp(type, "text") != 0 || !json_is_string(content))
-            return bad("content", "text, or parts of type \"text\"; pictures and sounds are not "
-                                  "supported");
-        bytes += json_string_length(content);
-    }
-    text = malloc(bytes + 1);
-    if (text == NULL)
-        return mp_fail_no_memory("a " NAME, bytes + 1);
-    message->text = text;
-    message->bytes = bytes;
-    json_array_foreach(parts, i, part)
-    {
-        const json_t *content = json_object_get(part, "text");
-
-        memcpy(text, json_string_value(content), json_string_length(content));
-        text += json_string_length(content);
-    }
-    status = keep(request, (char *)message->text);
-    return status;
-}
-
-static enum mp_status read_role(const json_t *object, enum mp_chat_role *role_p)
-{
-    static const struct {
-        const char *name;
-        enum mp_chat_role role;
-    } roles[] = {
-        { "system", MP_CHAT_SYSTEM },
-        { "developer", MP_CHAT_SYSTEM },
-        { "user", MP_CHAT_USER },
-        { "assistant", MP_CHAT_ASSISTANT },
-    };
-    const char *name = json_string_value(json_object_get(object, "role"));
-
-    for (size_t i = 0; name != NULL && i < MP_ARRAY_LEN(roles); i++) {
-        if (strcmp(roles[i].name, name) == 0) {
-            *role_p = roles[i].role;
-            return MP_OK;
-        }
-    }
-    return bad("role", "\"system\", \"developer\", \"user\" or \"assistant\" in every message");
-}
-
-static enum mp_status read_message(struct mp_request *request, const json_t *object,
-                                   struct mp_chat_message *message)
-{
-    const json_t *content = json_object_get(object, "content");
-    enum mp_status status = read_role(object, &message->role);
-
-    if (status != MP_OK)
-        return status;
-    if (json_is_array(content))
-        return join_parts(request, content, message);
-    if (!json_is_string(content))
-        return bad("content", "text in every message");
-    message->text = json_string_value(content);
-    message->bytes = json_string_length(content);
-    return MP_OK;
-}
-
-static enum mp_status read_messages(struct mp_request *request)
-{
-    const json_t *array = json_object_get(request->root, "messages");
-    const size_t count = json_array_size(array);
-    enum mp_status status = MP_OK;
-
-    if (count == 0 || count > MP_REQUEST_MESSAGES_MAX)
-        return bad("messages", "1 to 4096 messages");
-    request->messages = calloc(count, sizeof(*request->messages));
-    if (request->messages == NULL)
-        return mp_fail_no_memory("a " NAME, count * sizeof(*request->messages));
-    request->message_count = count;
-    for (size_t i = 0; i < count && status == MP_OK; i++)
-        status = read_message(request, json_array_get(array, i), &request->messages[i]);
-    return status;
 }
 
 /* ---- prompts */
@@ -234,7 +131,7 @@ static enum mp_status read_ids(const json_t *array, const char *key, uint32_t *i
         const json_int_t id = json_integer_value(item);
 
         if (!json_is_integer(item) || id < 0 || id >= UINT32_MAX)
-            return bad(key, "numbers of tokens");
+            return mp_request_bad(key, "numbers of tokens");
         ids[i] = (uint32_t)id;
     }
     return MP_OK;
@@ -282,14 +179,14 @@ static enum mp_status read_prompts(struct mp_request *request, const char *key)
     if (json_is_string(value))
         return add_text(request, value);
     if (!json_is_array(value) || json_array_size(value) == 0)
-        return bad(key, need);
+        return mp_request_bad(key, need);
     request->ids = calloc(count_ids(value), sizeof(uint32_t));
     if (request->ids == NULL)
         return mp_fail_no_memory("a " NAME, count_ids(value) * sizeof(uint32_t));
     if (json_is_integer(json_array_get(value, 0)))
         return add_ids(request, value, key, &used);
     if (json_array_size(value) > MP_REQUEST_PROMPTS_MAX)
-        return bad(key, need);
+        return mp_request_bad(key, need);
     json_array_foreach(value, i, item)
     {
         if (status != MP_OK)
@@ -299,7 +196,7 @@ static enum mp_status read_prompts(struct mp_request *request, const char *key)
         else if (json_is_array(item))
             status = add_ids(request, item, key, &used);
         else
-            status = bad(key, need);
+            status = mp_request_bad(key, need);
     }
     return status;
 }
@@ -319,15 +216,15 @@ static enum mp_status read_stops(struct mp_request *request)
         json_array_foreach(value, i, item)
         {
             if (!json_is_string(item))
-                return bad("stop", "a text or at most 16 texts");
+                return mp_request_bad("stop", "a text or at most 16 texts");
             request->stops[request->stop_count++] = json_string_value(item);
         }
     } else {
-        return bad("stop", "a text or at most 16 texts");
+        return mp_request_bad("stop", "a text or at most 16 texts");
     }
     for (i = 0; i < request->stop_count; i++) {
         if (strlen(request->stops[i]) == 0)
-            return bad("stop", "texts that are not empty and have no NUL");
+            return mp_request_bad("stop", "texts that are not empty and have no NUL");
     }
     return MP_OK;
 }
@@ -349,7 +246,7 @@ static enum mp_status read_sampling(struct mp_request *request, const struct mp_
     if (status == MP_OK && json_is_integer(seed))
         s->seed = (uint64_t)json_integer_value(seed);
     else if (status == MP_OK && seed != NULL && !json_is_null(seed))
-        status = bad("seed", "a whole number");
+        status = mp_request_bad("seed", "a whole number");
     return status == MP_OK ? mp_sampling_check(s) : status;
 }
 
@@ -391,7 +288,7 @@ static enum mp_status read_logprobs(struct mp_request *request)
         status = mp_json_u64_or(root, chat ? "top_logprobs" : "logprobs", NAME, 0,
                                 MP_REQUEST_TOP_MAX, 0, &top);
     if (status == MP_OK && top > 0 && !request->logprobs)
-        status = bad("top_logprobs", "logprobs true");
+        status = mp_request_bad("top_logprobs", "logprobs true");
     request->top_logprobs = (uint32_t)top;
     return status;
 }
@@ -408,11 +305,13 @@ static enum mp_status read_format(struct mp_request *request)
         return MP_OK;
     }
     if (type == NULL || strcmp(type, "json_schema") != 0)
-        return bad("response_format", "type \"text\", \"json_object\" or \"json_schema\"");
+        return mp_request_bad("response_format",
+                              "type \"text\", \"json_object\" or \"json_schema\"");
     request->format = MP_FORMAT_SCHEMA;
     request->schema = json_object_get(json_object_get(format, "json_schema"), "schema");
-    return json_is_object(request->schema) ? MP_OK
-                                           : bad("response_format", "an object json_schema.schema");
+    return json_is_object(request->schema)
+               ? MP_OK
+               : mp_request_bad("response_format", "an object json_schema.schema");
 }
 
 static enum mp_status read_generation(struct mp_request *request,
@@ -429,11 +328,11 @@ static enum mp_status read_generation(struct mp_request *request,
     if (status == MP_OK)
         status = read_format(request);
     if (status == MP_OK)
-        status = request->kind == MP_REQUEST_CHAT ? read_messages(request)
+        status = request->kind == MP_REQUEST_CHAT ? mp_request_read_chat(request)
                                                   : read_prompts(request, "prompt");
     if (status == MP_OK && request->kind == MP_REQUEST_COMPLETION &&
         request->prompt_count * request->n > MP_REQUEST_CHOICES_MAX)
-        status = bad("n", "at most 64 answers, prompts times n");
+        status = mp_request_bad("n", "at most 64 answers, prompts times n");
     return status;
 }
 
@@ -447,14 +346,14 @@ static enum mp_status read_kind(struct mp_request *request, const struct mp_samp
     case MP_REQUEST_TOKENIZE:
         value = json_object_get(request->root, "content");
         if (!json_is_string(value))
-            return bad("content", "text");
+            return mp_request_bad("content", "text");
         (void)add_text(request, value);
         return mp_json_bool_or(request->root, "add_special", NAME, false, &request->add_special);
     case MP_REQUEST_DETOKENIZE:
         value = json_object_get(request->root, "tokens");
         if (!json_is_array(value) ||
             (json_array_size(value) > 0 && !json_is_integer(json_array_get(value, 0))))
-            return bad("tokens", "numbers of tokens");
+            return mp_request_bad("tokens", "numbers of tokens");
         return json_array_size(value) > 0 ? read_prompts(request, "tokens") : MP_OK;
     case MP_REQUEST_BUDGET: return mp_json_string(request->root, "budget", NAME, &request->budget);
     case MP_REQUEST_STATE: break;
@@ -484,10 +383,8 @@ enum mp_status mp_request_parse(enum mp_request_kind kind, const char *body, siz
 
 void mp_request_free(struct mp_request *request)
 {
-    for (size_t i = 0; i < request->joined_count; i++)
-        free(request->joined[i]);
-    free(request->joined);
-    free(request->messages);
+    json_decref(request->messages);
+    json_decref(request->options);
     free(request->ids);
     json_decref(request->root);
     memset(request, 0, sizeof(*request));

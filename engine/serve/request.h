@@ -38,18 +38,25 @@ struct mp_request_prompt {
     size_t count;
 };
 
+/* Whether tools are to be called: as the model likes, one at least, or this one. */
+enum mp_tool_choice { MP_TOOLS_AUTO, MP_TOOLS_REQUIRED, MP_TOOLS_NAMED };
+
+#define MP_REQUEST_TOOLS_MAX 128
+
 /* What the answer must be: any text, a JSON object, or JSON of `schema`. */
 enum mp_request_format { MP_FORMAT_TEXT, MP_FORMAT_OBJECT, MP_FORMAT_SCHEMA };
 
 struct mp_request {
     enum mp_request_kind kind;
-    json_t *root; /* owns the texts, and so do `joined` and `ids` */
-    char **joined;
-    size_t joined_count;
+    json_t *root; /* owns the texts, and so does `ids` */
     uint32_t *ids;
 
-    struct mp_chat_message *messages; // (message_count): of chat
-    size_t message_count;
+    json_t *messages;    /* of chat: an array as templates want it */
+    json_t *options;     /* of chat: further variables of templates; or NULL */
+    const json_t *tools; /* of chat: an array; NULL: none may be called */
+    enum mp_tool_choice tool_choice;
+    const char *tool_name;                                    /* the one that has to be called */
+    bool parallel;                                            /* several at once */
     struct mp_request_prompt prompts[MP_REQUEST_PROMPTS_MAX]; /* of all others */
     uint32_t prompt_count;
 
@@ -76,5 +83,9 @@ enum mp_status mp_request_parse(enum mp_request_kind kind, const char *body, siz
                                 const struct mp_sampling *defaults,
                                 struct mp_request *request) MP_MUST_CHECK;
 void mp_request_free(struct mp_request *request);
+
+/* Between request.c and request_chat.c: E_REQUEST; what only chats have. */
+enum mp_status mp_request_bad(const char *key, const char *need) MP_MUST_CHECK;
+enum mp_status mp_request_read_chat(struct mp_request *request) MP_MUST_CHECK;
 
 #endif

@@ -26,6 +26,7 @@ enum mp_status mp_server_create(const struct mp_server_config *config, struct mp
     if (server == NULL)
         return mp_fail_no_memory("the server", sizeof(*server));
     server->config = *config;
+    mp_tools_find_words(config, &server->words);
     status = mp_heat_open(config);
     if (status == MP_OK)
         status = mp_batcher_create(&batcher, &server->batcher);

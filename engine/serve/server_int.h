@@ -10,7 +10,7 @@
 /*
  * Private to engine/serve: server.c (the loop), exchange.c (requests in, replies out), choice.c
  * (answers as JSON), logprobs.c (tokens with their probabilities), format.c (answers that must be
- * JSON), state.c (metrics, map of experts).
+ * JSON), tool_choice.c (calls that must come), state.c (metrics, map of experts).
  */
 struct mp_logprob {
     uint32_t token;
@@ -30,8 +30,10 @@ struct mp_choice {
     struct mp_job *job; /* NULL: not submitted yet, or ended */
     bool begun;         /* its first event was written */
     bool ended;
-    char *text; /* when it has ended */
+    char *text; /* of completions, when it has ended */
     size_t bytes;
+    struct mp_reply reply; /* of chats */
+    size_t content_sent, thoughts_sent, calls_sent;
     enum mp_finish finish;
     struct mp_logprobs logprobs;
 };
@@ -47,7 +49,8 @@ struct mp_histogram {
 struct mp_server {
     struct mp_server_config config;
     struct mp_batcher *batcher;
-    struct mp_token_mask *mask; /* of the loop; made for the first answer that needs it */
+    struct mp_token_mask *mask;  /* of the loop; made for the first answer that needs it */
+    struct mp_token_words words; /* of the chat format */
 
     struct mp_mutex lock;
     struct mp_cond work;
@@ -72,8 +75,10 @@ struct mp_exchange {
     struct mp_ids *prompts;    // (request.prompt_count, 1 for a chat)
     struct mp_choice *choices; // (choice_count): by prompt, then by n
     uint32_t choice_count, prompt_count;
-    struct mp_grammar *grammar;      /* NULL: answers are any text */
-    struct mp_grammar_state *states; // (choice_count)
+    const struct mp_calls_style *style; /* of the answers; NULL: nothing is looked for in them */
+    bool thinking;                      /* the prompt of a chat begins thoughts */
+    struct mp_grammar *grammar;         /* NULL: answers are any text */
+    struct mp_grammar_state *states;    // (choice_count)
 
     /* The loop's: */
     bool submitted;
@@ -116,7 +121,16 @@ enum mp_status mp_writing_end(struct mp_writing *writing) MP_MUST_CHECK;
 enum mp_status mp_choices_submit(struct mp_exchange *exchange) MP_MUST_CHECK;
 void mp_choices_cancel(struct mp_exchange *exchange);
 
-/* What request.format asks for. On failure mp_format_close() frees what is there. */
+/* The tokens that are words of the model's chat format. */
+void mp_tools_find_words(const struct mp_server_config *config, struct mp_token_words *words);
+
+/* The calls that request.tool_choice asks for, behind the end of thoughts if `thinking`. */
+enum mp_status mp_tools_grammar(const struct mp_request *request,
+                                const struct mp_calls_style *style, bool thinking,
+                                struct mp_grammar **grammar_p) MP_MUST_CHECK;
+
+/* What request.format and request.tool_choice ask for. On failure mp_format_close() frees what is
+ * there. */
 enum mp_status mp_format_open(struct mp_exchange *exchange) MP_MUST_CHECK;
 void mp_format_close(struct mp_exchange *exchange);
 

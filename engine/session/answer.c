@@ -156,6 +156,15 @@ static enum mp_status close_text(struct mp_answer *answer)
     return status;
 }
 
+static bool is_text(const struct mp_answer_rules *rules, uint32_t token)
+{
+    for (uint32_t i = 0; i < rules->shown_count; i++) {
+        if (rules->shown[i] == token)
+            return true;
+    }
+    return !mp_tokenizer_is_special(rules->tokenizer, token);
+}
+
 enum mp_status mp_answer_accept(struct mp_answer *answer, uint32_t token, uint32_t position,
                                 const char **text_p, size_t *bytes_p)
 {
@@ -167,7 +176,7 @@ enum mp_status mp_answer_accept(struct mp_answer *answer, uint32_t token, uint32
 
     /* Models have more rows than the tokenizer has ids; such an id has no text. */
     if (status == MP_OK && answer->detok != NULL && !eos &&
-        mp_tokenizer_content(rules->tokenizer, token, &bytes) != NULL) {
+        mp_tokenizer_content(rules->tokenizer, token, &bytes) != NULL && is_text(rules, token)) {
         status = mp_detok_push(answer->detok, token, &text, &bytes);
         if (status == MP_OK)
             status = append_text(answer, text, bytes);
@@ -201,7 +210,7 @@ enum mp_status mp_answer_end(struct mp_answer *answer, enum mp_finish why, const
 enum mp_status mp_answer_open(const struct mp_answer_rules *rules, struct mp_output *output,
                               struct mp_answer *answer)
 {
-    const unsigned flags = MP_DECODE_SKIP_SPECIAL | (rules->new_text ? 0 : MP_DECODE_CONTINUES);
+    const unsigned flags = rules->new_text ? 0 : MP_DECODE_CONTINUES;
     enum mp_status status = MP_OK;
 
     *answer = (struct mp_answer){ .rules = rules, .output = output };

@@ -41,6 +41,8 @@ struct mp_answer_rules {
     const struct mp_tokenizer *tokenizer; /* NULL: ids only, no text and no stop strings */
     bool new_text; /* of a chat's reply; else the prompt and what is generated are one text */
     bool ignore_eos;
+    const uint32_t *shown; // (shown_count): special tokens that are part of the text all the same
+    uint32_t shown_count;
     uint32_t max_tokens, ctx;
     const char *const *stops; // (stop_count): not empty, UTF-8
     uint32_t stop_count;

@@ -57,6 +57,8 @@ struct mp_job_config {
     bool new_text, ignore_eos;
     const char *const *stops; // (stop_count): copied
     uint32_t stop_count;
+    const uint32_t *shown; // (shown_count): as in struct mp_answer_rules; outlives the job
+    uint32_t shown_count;
 
     /* New text, valid UTF-8, with the number of tokens so far; may be NULL. */
     void (*on_text)(void *ctx, const char *text, size_t bytes, uint64_t tokens);

@@ -69,6 +69,8 @@ static enum mp_status open_job(const struct mp_batcher *b, struct mp_job *job)
         .ctx = engine->ctx,
         .stops = job->config.stops,
         .stop_count = job->config.stop_count,
+        .shown = job->config.shown,
+        .shown_count = job->config.shown_count,
     };
     if (status == MP_OK)
         status = mp_sampler_create(&job->config.sampling, engine->model->vocab,

@@ -22,6 +22,7 @@ struct mp_chat {
     struct mp_jinja *jinja;
     struct mp_jinja *with_tools; /* or NULL: the same */
     json_t *tokens;              /* their texts: "bos_token" and the like */
+    const struct mp_calls_style *calls;
 };
 
 /* A template's text on its way; `text` points into a file or into JSON. */
@@ -71,6 +72,10 @@ static enum mp_status make_chat(const struct source *source, const struct source
     status = parse_source(source, &chat->jinja);
     if (status == MP_OK && with_tools->text != NULL)
         status = parse_source(with_tools, &chat->with_tools);
+    if (with_tools->text != NULL)
+        chat->calls = mp_calls_find_style(with_tools->text, with_tools->bytes);
+    if (chat->calls == NULL)
+        chat->calls = mp_calls_find_style(source->text, source->bytes);
     if (status == MP_OK)
         *chat_p = chat;
     else
@@ -267,6 +272,11 @@ enum mp_status mp_chat_load_as(const char *model, const char *name, const char *
                                struct mp_chat **chat_p)
 {
     return load(model, &(const struct source){ name, jinja, bytes }, chat_p);
+}
+
+const struct mp_calls_style *mp_chat_calls(const struct mp_chat *chat)
+{
+    return chat->calls;
 }
 
 /* ---- rendering */

@@ -3,6 +3,7 @@
 
 #include <jansson.h>
 
+#include "engine/text/calls/calls.h"
 #include "engine/text/tokenizer.h"
 
 /*
@@ -49,6 +50,10 @@ enum mp_status mp_chat_parse(const char *name, const char *jinja, size_t bytes, 
                              const char *eos, struct mp_chat **chat_p) MP_MUST_CHECK;
 
 void mp_chat_destroy(struct mp_chat *chat);
+
+/* How the template has tools called and thoughts written; NULL: not at all, or in no way that is
+ * known. */
+const struct mp_calls_style *mp_chat_calls(const struct mp_chat *chat);
 
 /* All as JSON of OpenAI's API; objects and arrays that the template reads as they are. */
 struct mp_chat_input {

@@ -11,6 +11,7 @@ if(NOT CMAKE_C_COMPILER_ID MATCHES "Clang")
     message(FATAL_ERROR "MP_FUZZ needs clang: cmake --preset fuzz")
 endif()
 
+mp_fuzz(calls_fuzz LIBS mp_engine m)
 mp_fuzz(canary_fuzz)
 mp_fuzz(cluster_fuzz LIBS mp_policy m)
 mp_fuzz(cluster_message_fuzz LIBS mp_engine m)

@@ -40,14 +40,20 @@ static void check_schema(const json_t *schema)
 
 static void check_request(const struct mp_request *r)
 {
+    const json_t *message;
+    size_t m;
+
     FUZZ_CHECK(r->sampling.temperature >= 0 && r->sampling.temperature <= 100);
     FUZZ_CHECK(r->prompt_count <= MP_REQUEST_PROMPTS_MAX);
-    FUZZ_CHECK(r->message_count <= MP_REQUEST_MESSAGES_MAX);
+    FUZZ_CHECK(json_array_size(r->messages) <= MP_REQUEST_MESSAGES_MAX);
     FUZZ_CHECK(r->stop_count <= MP_STOPS_MAX);
     for (uint32_t i = 0; i < r->stop_count; i++)
         FUZZ_CHECK(r->stops[i][0] != '\0');
-    for (size_t i = 0; i < r->message_count; i++)
-        FUZZ_CHECK(mp_is_utf8(r->messages[i].text, r->messages[i].bytes));
+    json_array_foreach(r->messages, m, message)
+        FUZZ_CHECK(json_is_string(json_object_get(message, "role")) &&
+                   json_is_string(json_object_get(message, "content")));
+    FUZZ_CHECK(json_array_size(r->tools) <= MP_REQUEST_TOOLS_MAX);
+    FUZZ_CHECK(r->tools != NULL || r->tool_choice == MP_TOOLS_AUTO);
     for (uint32_t i = 0; i < r->prompt_count; i++) {
         uint64_t sum = 0;
 
@@ -60,7 +66,7 @@ static void check_request(const struct mp_request *r)
     if (r->format == MP_FORMAT_SCHEMA)
         check_schema(r->schema);
     if (r->kind == MP_REQUEST_CHAT)
-        FUZZ_CHECK(r->message_count > 0 && r->n >= 1 && r->n <= MP_REQUEST_CHOICES_MAX);
+        FUZZ_CHECK(json_array_size(r->messages) > 0 && r->n >= 1 && r->n <= MP_REQUEST_CHOICES_MAX);
     if (r->kind == MP_REQUEST_COMPLETION)
         FUZZ_CHECK(r->prompt_count > 0 && r->prompt_count * r->n <= MP_REQUEST_CHOICES_MAX);
 }

@@ -332,6 +332,73 @@ static void texts_and_stop_strings_are_those_of_a_run(void)
     harness_close(&h);
 }
 
+/* A restriction without a list fails. */
+static enum mp_status allow_some(void *ctx, float *logits)
+{
+    struct result *r = ctx;
+
+    if (r->allowed == NULL)
+        return mp_fail(MP_ERR_INVALID, "E_BATCH", "a restriction that fails");
+    for (uint32_t i = 0; i < r->vocab; i++) {
+        bool allowed = false;
+
+        for (size_t k = 0; k < r->allowed_count; k++)
+            allowed = allowed || r->allowed[k] == i;
+        if (!allowed)
+            logits[i] = -INFINITY;
+    }
+    return MP_OK;
+}
+
+static enum mp_status see_chosen(void *ctx, uint32_t token, bool *end_p)
+{
+    struct result *r = ctx;
+    bool allowed = false;
+
+    for (size_t k = 0; k < r->allowed_count; k++)
+        allowed = allowed || r->allowed[k] == token;
+    CHECK(allowed);
+    *end_p = ++r->seen == r->end_after;
+    return MP_OK;
+}
+
+/* A special token is text where the job says so, and only the one that it names. */
+static void special_tokens_are_text_if_asked_for(void)
+{
+    static const uint32_t words[] = { 2046 };
+    struct mp_ids prompt = { 0 };
+    struct result named = { 0 }, other = { 0 };
+    struct mp_tokenizer *tok;
+    struct mp_job_config config;
+    struct mp_batcher *b;
+    struct harness h;
+
+    CHECK_EQ(mp_tokenizer_load(TINY, &tok), MP_OK);
+    open_model(&h, TINY, 2, 128, 16, 2);
+    CHECK_EQ(mp_tokenizer_encode(tok, "a", 1, 0, &prompt), MP_OK);
+    b = open_batcher(&h, tok, 16);
+    named.allowed = other.allowed = words;
+    named.allowed_count = other.allowed_count = 1;
+    named.vocab = other.vocab = h.model.vocab;
+    named.end_after = other.end_after = 2;
+    config = job_of(&prompt, &named);
+    config.restrict_logits = allow_some;
+    config.chosen = see_chosen;
+    config.shown = words;
+    config.shown_count = 1;
+    submit(b, &config);
+    config.ctx = &other;
+    config.shown_count = 0;
+    submit(b, &config);
+    run_all(b);
+    CHECK_STR(named.text, "<|im_start|><|im_start|>");
+    CHECK_EQ(other.text_bytes, 0);
+    mp_batcher_destroy(b);
+    mp_ids_free(&prompt);
+    mp_tokenizer_destroy(tok);
+    harness_close(&h);
+}
+
 static void cancelled_jobs_leave_the_others_alone(void)
 {
     struct mp_job *jobs[JOBS];
@@ -399,36 +466,6 @@ static void what_cannot_be_is_refused(void)
     CHECK_EQ(mp_batcher_step(b), MP_OK);
     mp_batcher_destroy(b);
     harness_close(&h);
-}
-
-/* A job that fails, by logits or by its restriction, ends alone; ctx ends the longest. */
-static enum mp_status allow_some(void *ctx, float *logits)
-{
-    struct result *r = ctx;
-
-    if (r->allowed == NULL)
-        return mp_fail(MP_ERR_INVALID, "E_BATCH", "a restriction that fails");
-    for (uint32_t i = 0; i < r->vocab; i++) {
-        bool allowed = false;
-
-        for (size_t k = 0; k < r->allowed_count; k++)
-            allowed = allowed || r->allowed[k] == i;
-        if (!allowed)
-            logits[i] = -INFINITY;
-    }
-    return MP_OK;
-}
-
-static enum mp_status see_chosen(void *ctx, uint32_t token, bool *end_p)
-{
-    struct result *r = ctx;
-    bool allowed = false;
-
-    for (size_t k = 0; k < r->allowed_count; k++)
-        allowed = allowed || r->allowed[k] == token;
-    CHECK(allowed);
-    *end_p = ++r->seen == r->end_after;
-    return MP_OK;
 }
 
 /* Each token is shown once, in order, with logits that no restriction has touched. */
@@ -503,6 +540,7 @@ static void an_end_token_is_not_shown(void)
     harness_close(&h);
 }
 
+/* A job that fails, by logits or by its restriction, ends alone; ctx ends the longest. */
 static void restrictions_hold_for_their_job_only(void)
 {
     static const uint32_t some[] = { 3, 17, 40 };
@@ -630,6 +668,7 @@ int main(void)
     RUN(waiting_jobs_are_overtaken_so_often_only);
     RUN(choices_are_the_sequences_of_a_run);
     RUN(texts_and_stop_strings_are_those_of_a_run);
+    RUN(special_tokens_are_text_if_asked_for);
     RUN(cancelled_jobs_leave_the_others_alone);
     RUN(what_cannot_be_is_refused);
     RUN(restrictions_hold_for_their_job_only);

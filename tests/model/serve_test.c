@@ -25,6 +25,11 @@
 #define CALLS (FAULT_ALLOCATIONS | FAULT_BIT(open_memstream) | FAULT_BIT(fopen) | FAULT_BIT(fstat))
 #define REPLY_BYTES 65536
 
+/* With calls of tools in the style of Hermes. */
+static const char chatml[] =
+    "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}"
+    "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}{# <tool_call> #}";
+
 static struct harness h;
 static struct mp_session session;
 static struct mp_chat *chat;
@@ -49,7 +54,7 @@ static void open_session(void)
     session.engine_config = h.config;
     session.model = h.model;
     CHECK_EQ(mp_tokenizer_load(TINY, &session.tokenizer), MP_OK);
-    CHECK_EQ(mp_chat_load(TINY, &chat), MP_OK);
+    CHECK_EQ(mp_chat_load_as(TINY, "chatml", chatml, sizeof(chatml) - 1, &chat), MP_OK);
 }
 
 static struct mp_server_config server_config(void)
@@ -128,6 +133,13 @@ static const struct {
       "\"finish_reason\":\"" },
     { "POST /v1/completions", "{\"prompt\":\"a\",\"max_tokens\":3,\"logprobs\":2}",
       "\"text_offset\":[0," },
+    { "POST /v1/chat/completions",
+      "{\"messages\":[{\"role\":\"user\",\"content\":[{\"type\":\"text\",\"text\":\"a\"}]},{\"role\":"
+      "\"assistant\",\"tool_calls\":[{\"id\":\"1\",\"function\":{\"name\":\"f\",\"arguments\":\"{}\"}}]},"
+      "{\"role\":\"tool\",\"tool_call_id\":\"1\",\"content\":\"b\"}],\"tools\":[{\"type\":\"function\","
+      "\"function\":{\"name\":\"f\",\"parameters\":{\"type\":\"object\",\"properties\":{}}}}],\"tool_choice\":"
+      "\"required\",\"parallel_tool_calls\":false,\"max_tokens\":60}",
+      "\"finish_reason\":" },
     { "POST /tokenize", "{\"content\":\"a b\"}", "\"tokens\":[" },
     { "POST /detokenize", "{\"tokens\":[270,271]}", "\"content\":" },
     { "GET /moepager/state", "", "\"residents\":[" },

@@ -90,7 +90,7 @@ const struct mp_flag mp_flags[] = {
            "names of special tokens in the prompt, such as <|im_end|>, mean them"),
     SWITCH("chat", chat, RUN, BASIC, "put the prompt into the model's chat format"),
     TEXT("system", system, RUN | CHAT, BASIC, "TEXT", "system message of a chat"),
-    INPUT("chat-template", chat_template, RUN | CHAT, BASIC, "NAME",
+    INPUT("chat-template", chat_template, RUN | CHAT | SERVE, BASIC, "NAME",
           "chat format instead of the model's: chatml, or a file with a template"),
     NUMBER("max-tokens", max_tokens, 1, 1u << 24, RUN | SERVE | CHAT, BASIC, "N",
            "most tokens to generate per prompt (256; serve, chat: the context)"),

@@ -14,6 +14,11 @@
 
 #define NO_WAY (MP_GRAMMAR_DEPTH_MAX + 1)
 
+static bool may_be_nothing(uint16_t function)
+{
+    return function == MP_FN_BLANKS || function == MP_FN_TEXT;
+}
+
 /* Of one operation, from what is known of those that it leads to. */
 static unsigned look(const struct mp_grammar *g, const uint8_t *known, uint32_t at)
 {
@@ -27,8 +32,7 @@ static unsigned look(const struct mp_grammar *g, const uint8_t *known, uint32_t 
     case MP_OP_JUMP: return known[op.a];
     case MP_OP_CALL:
         callee = known[g->functions[op.a]];
-        /* Only blanks may be no bytes at all. */
-        return callee & (known[at + 1] | (op.a == MP_FN_BLANKS ? 0 : BEGINS));
+        return callee & (known[at + 1] | (may_be_nothing(op.a) ? 0 : BEGINS));
     default: return GOOD;
     }
 }

@@ -12,21 +12,22 @@
 
 #define NO_BYTE 256u
 
-enum mp_status mp_grammar_create(const json_t *schema, struct mp_grammar **grammar_p)
+enum mp_status mp_grammar_open(const char *of, struct mp_grammar **grammar_p)
 {
     struct mp_grammar *g = calloc(1, sizeof(*g));
-    enum mp_status status;
 
     if (g == NULL)
         return mp_fail_no_memory("a schema", sizeof(*g));
+    g->of = of;
     mp_grammar_fixed_functions(g);
-    if (schema == NULL) {
-        g->start = mp_grammar_at(g);
-        mp_grammar_pattern(g, "@w@o");
-        (void)mp_grammar_emit(g, MP_OP_RETURN, 0, 0);
-    } else {
-        mp_grammar_schema(g, schema);
-    }
+    *grammar_p = g;
+    return MP_OK;
+}
+
+enum mp_status mp_grammar_finish(struct mp_grammar *g, struct mp_grammar **grammar_p)
+{
+    enum mp_status status;
+
     mp_grammar_count_frames(g);
     status = g->status;
     if (status == MP_OK)
@@ -34,6 +35,23 @@ enum mp_status mp_grammar_create(const json_t *schema, struct mp_grammar **gramm
     else
         mp_grammar_destroy(g);
     return status;
+}
+
+enum mp_status mp_grammar_create(const json_t *schema, struct mp_grammar **grammar_p)
+{
+    struct mp_grammar *g = NULL;
+    enum mp_status status = mp_grammar_open("response_format", &g);
+
+    if (status != MP_OK)
+        return status;
+    if (schema == NULL) {
+        g->start = mp_grammar_at(g);
+        mp_grammar_pattern(g, "@w@o");
+        (void)mp_grammar_emit(g, MP_OP_RETURN, 0, 0);
+    } else {
+        mp_grammar_schema(g, schema);
+    }
+    return mp_grammar_finish(g, grammar_p);
 }
 
 void mp_grammar_destroy(struct mp_grammar *g)

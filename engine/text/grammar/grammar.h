@@ -43,6 +43,32 @@ struct mp_grammar_state {
 enum mp_status mp_grammar_create(const json_t *schema, struct mp_grammar **grammar_p) MP_MUST_CHECK;
 void mp_grammar_destroy(struct mp_grammar *grammar);
 
+/* A part of a choice: this text, else a value of this schema, else any text without "<". The next
+ * `optional` parts, with this one, may be left out together (0: no part is). */
+struct mp_grammar_part {
+    const char *text;
+    const json_t *schema;
+    unsigned optional;
+};
+
+struct mp_grammar_choice {
+    const struct mp_grammar_part *parts; // (count)
+    size_t count;
+};
+
+/* Texts around one of several choices, or around some with `next` between them. */
+struct mp_grammar_frame {
+    const char *of;                       /* a constant: the key of a request, for messages */
+    const char *before[2], *next, *close; /* NULL: nothing; `next` NULL: one choice only */
+};
+
+#define MP_GRAMMAR_CHOICES_MAX 32 /* more than the first ones are not looked at */
+
+/* As above. */
+enum mp_status mp_grammar_create_choices(const struct mp_grammar_frame *frame,
+                                         const struct mp_grammar_choice *choices, size_t count,
+                                         struct mp_grammar **grammar_p) MP_MUST_CHECK;
+
 void mp_grammar_begin(const struct mp_grammar *grammar, struct mp_grammar_state *state);
 
 /* `to` := the state behind this byte, which is another object. False: it may not come. */

@@ -14,21 +14,15 @@
 #define ITEMS_MAX 64u
 
 /* A function to be written: a value of the schema, behind `key` if there is one. */
-struct todo {
-    const json_t *schema;
+struct mp_grammar_todo {
+    const json_t *schema, *root;
     const char *key;
 };
 
-struct making {
-    struct mp_grammar *g;
-    const json_t *root;
-    struct todo *todo; // (MP_GRAMMAR_FUNCTIONS_MAX): by number of the function
-};
-
-static void value(struct making *m, const json_t *schema);
+static void value(struct mp_grammar_making *m, const json_t *schema);
 
 /* Call the function for this schema and key, which is made if it is new. */
-static void call(struct making *m, const json_t *schema, const char *key)
+static void call(struct mp_grammar_making *m, const json_t *schema, const char *key)
 {
     struct mp_grammar *g = m->g;
     uint32_t f = MP_FN_FIXED;
@@ -40,7 +34,7 @@ static void call(struct making *m, const json_t *schema, const char *key)
         return;
     }
     if (f == g->function_count) {
-        m->todo[f] = (struct todo){ schema, key };
+        m->todo[f] = (struct mp_grammar_todo){ schema, m->root, key };
         g->function_count++;
     }
     (void)mp_grammar_emit(g, MP_OP_CALL, f, 0);
@@ -61,7 +55,8 @@ static bool is_required(const json_t *schema, const char *key)
     return false;
 }
 
-static void check_required(struct making *m, const json_t *schema, const json_t *properties)
+static void check_required(struct mp_grammar_making *m, const json_t *schema,
+                           const json_t *properties)
 {
     const json_t *array = json_object_get(schema, "required"), *item;
     size_t i;
@@ -80,7 +75,7 @@ static void check_required(struct making *m, const json_t *schema, const json_t 
  * Two rows of members: as long as none was written, and behind a comma. Both lead from one member
  * to the next; one that is not required can be passed over.
  */
-static void members(struct making *m, const json_t *schema, const json_t *properties)
+static void members(struct mp_grammar_making *m, const json_t *schema, const json_t *properties)
 {
     struct mp_grammar *g = m->g;
     uint16_t behind[MEMBERS_MAX], end = 0;
@@ -131,7 +126,7 @@ static void members(struct making *m, const json_t *schema, const json_t *proper
         mp_grammar_set_a(g, end, mp_grammar_at(g));
 }
 
-static void object(struct making *m, const json_t *schema)
+static void object(struct mp_grammar_making *m, const json_t *schema)
 {
     const json_t *properties = json_object_get(schema, "properties");
     const json_t *more = json_object_get(schema, "additionalProperties");
@@ -163,7 +158,7 @@ static void object(struct making *m, const json_t *schema)
 
 /* ---- arrays */
 
-static void one_item(struct making *m, const json_t *items)
+static void one_item(struct mp_grammar_making *m, const json_t *items)
 {
     if (items != NULL)
         call(m, items, NULL);
@@ -172,7 +167,7 @@ static void one_item(struct making *m, const json_t *items)
 }
 
 /* `max` UINT64_MAX: no end. */
-static void item_list(struct making *m, const json_t *items, uint64_t min, uint64_t max)
+static void item_list(struct mp_grammar_making *m, const json_t *items, uint64_t min, uint64_t max)
 {
     struct mp_grammar *g = m->g;
     uint16_t splits[ITEMS_MAX + 1];
@@ -196,16 +191,15 @@ static void item_list(struct making *m, const json_t *items, uint64_t min, uint6
         mp_grammar_set_b(g, splits[--count], mp_grammar_at(g));
 }
 
-static void array(struct making *m, const json_t *schema)
+static void array(struct mp_grammar_making *m, const json_t *schema)
 {
     const json_t *items = json_object_get(schema, "items");
     const bool bounded = json_object_get(schema, "maxItems") != NULL;
     uint64_t min = 0, max = UINT64_MAX;
-    enum mp_status status =
-        mp_json_u64_or(schema, "minItems", "response_format", 0, ITEMS_MAX - 1, 0, &min);
+    enum mp_status status = mp_json_u64_or(schema, "minItems", m->g->of, 0, ITEMS_MAX - 1, 0, &min);
 
     if (status == MP_OK && bounded)
-        status = mp_json_u64(schema, "maxItems", "response_format", 0, ITEMS_MAX, &max);
+        status = mp_json_u64(schema, "maxItems", m->g->of, 0, ITEMS_MAX, &max);
     if (status != MP_OK || min > max) {
         mp_grammar_refuse(m->g, "need at most 63, and not more than maxItems, at most 64, as",
                           "minItems");
@@ -218,7 +212,7 @@ static void array(struct making *m, const json_t *schema)
 
 /* ---- types */
 
-static void one_type(struct making *m, const json_t *schema, const json_t *name)
+static void one_type(struct mp_grammar_making *m, const json_t *schema, const json_t *name)
 {
     const struct mp_grammar_type *type = mp_grammar_type(name);
 
@@ -238,7 +232,8 @@ static void one_type(struct making *m, const json_t *schema, const json_t *name)
 }
 
 /* One of several: `types_of` NULL: each item is a schema; else a name of a type of that schema. */
-static void one_of(struct making *m, const json_t *list, const json_t *types_of, const char *name)
+static void one_of(struct mp_grammar_making *m, const json_t *list, const json_t *types_of,
+                   const char *name)
 {
     struct mp_grammar *g = m->g;
     uint16_t ends[WAYS_MAX];
@@ -271,7 +266,7 @@ static void one_of(struct making *m, const json_t *list, const json_t *types_of,
 }
 
 /* "#", or "#/" and names of keys with / between them. */
-static void reference(struct making *m, const json_t *ref)
+static void reference(struct mp_grammar_making *m, const json_t *ref)
 {
     const char *text = json_is_string(ref) ? json_string_value(ref) : "";
     const json_t *at = text[0] == '#' ? m->root : NULL;
@@ -295,7 +290,7 @@ static void reference(struct making *m, const json_t *ref)
 }
 
 /* What decides about a value, and what only describes it. */
-static void check_keys(struct making *m, const json_t *schema)
+static void check_keys(struct mp_grammar_making *m, const json_t *schema)
 {
     static const char *const known[] = {
         "type",     "enum",       "const",       "anyOf",     "$ref",   "properties",
@@ -317,7 +312,7 @@ static void check_keys(struct making *m, const json_t *schema)
     }
 }
 
-static void value(struct making *m, const json_t *schema)
+static void value(struct mp_grammar_making *m, const json_t *schema)
 {
     const json_t *type = json_object_get(schema, "type");
     const json_t *ref = json_object_get(schema, "$ref"), *any = json_object_get(schema, "anyOf");
@@ -352,10 +347,11 @@ static void value(struct making *m, const json_t *schema)
         (void)mp_grammar_emit(m->g, MP_OP_CALL, MP_FN_VALUE, 0);
 }
 
-static void write_function(struct making *m, uint32_t f)
+static void write_function(struct mp_grammar_making *m, uint32_t f)
 {
-    const struct todo todo = m->todo[f];
+    const struct mp_grammar_todo todo = m->todo[f];
 
+    m->root = todo.root;
     m->g->functions[f] = mp_grammar_at(m->g);
     if (todo.key != NULL) {
         json_t *key = json_string(todo.key);
@@ -368,23 +364,41 @@ static void write_function(struct making *m, uint32_t f)
     (void)mp_grammar_emit(m->g, MP_OP_RETURN, 0, 0);
 }
 
-void mp_grammar_schema(struct mp_grammar *g, const json_t *root)
+void mp_grammar_making_begin(struct mp_grammar *g, struct mp_grammar_making *m)
 {
-    struct making m = { .g = g, .root = root };
-
+    *m = (struct mp_grammar_making){ .g = g };
     if (g->status != MP_OK)
         return;
-    m.todo = calloc(MP_GRAMMAR_FUNCTIONS_MAX, sizeof(*m.todo));
-    if (m.todo == NULL) {
-        g->status = mp_fail_no_memory("a schema", MP_GRAMMAR_FUNCTIONS_MAX * sizeof(*m.todo));
-        return;
-    }
+    m->todo = calloc(MP_GRAMMAR_FUNCTIONS_MAX, sizeof(*m->todo));
+    if (m->todo == NULL)
+        g->status = mp_fail_no_memory("a schema", MP_GRAMMAR_FUNCTIONS_MAX * sizeof(*m->todo));
+}
+
+void mp_grammar_value(struct mp_grammar_making *m, const json_t *root)
+{
+    m->root = root;
+    if (m->g->status == MP_OK)
+        value(m, root);
+}
+
+void mp_grammar_making_end(struct mp_grammar_making *m)
+{
+    struct mp_grammar *g = m->g;
+
+    for (uint32_t f = MP_FN_FIXED; f < g->function_count && g->status == MP_OK; f++)
+        write_function(m, f);
+    mp_grammar_check_ends(g);
+    free(m->todo);
+}
+
+void mp_grammar_schema(struct mp_grammar *g, const json_t *root)
+{
+    struct mp_grammar_making m;
+
+    mp_grammar_making_begin(g, &m);
     g->start = mp_grammar_at(g);
     mp_grammar_pattern(g, "@w");
-    value(&m, root);
+    mp_grammar_value(&m, root);
     (void)mp_grammar_emit(g, MP_OP_RETURN, 0, 0);
-    for (uint32_t f = MP_FN_FIXED; f < g->function_count && g->status == MP_OK; f++)
-        write_function(&m, f);
-    mp_grammar_check_ends(g);
-    free(m.todo);
+    mp_grammar_making_end(&m);
 }

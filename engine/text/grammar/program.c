@@ -42,7 +42,7 @@ void mp_grammar_refuse(struct mp_grammar *g, const char *what, const char *name)
     char quoted[MP_QUOTE_BYTES];
 
     if (g->status == MP_OK)
-        g->status = mp_fail(MP_ERR_CONFIG, "E_FORMAT", "schema of 'response_format': %s '%s'", what,
+        g->status = mp_fail(MP_ERR_CONFIG, "E_FORMAT", "schema of '%s': %s '%s'", g->of, what,
                             mp_quote(quoted, name, strlen(name)));
 }
 
@@ -92,7 +92,7 @@ static void class_of(struct mp_grammar *g, const char **at)
 
 static void atom(struct mp_grammar *g, const char **at)
 {
-    static const char calls[] = "wsnivoa";
+    static const char calls[] = "wsnivoat";
     const char c = *(*at)++;
 
     if (c == '(') {
@@ -181,6 +181,11 @@ void mp_grammar_pattern(struct mp_grammar *g, const char *pattern)
 #define HEX "[0-9A-Fa-f]"
 #define MORE "[\x80-\xbf]"
 #define INTEGER "-?(0|[1-9][0-9]*)"
+/* Characters of two bytes and more. */
+#define LONGER                                                                         \
+    "|[\xc2-\xdf]" MORE "|\xe0[\xa0-\xbf]" MORE "|[\xe1-\xec\xee-\xef]" MORE MORE      \
+    "|\xed[\x80-\x9f]" MORE "|\xf0[\x90-\xbf]" MORE MORE "|[\xf1-\xf3]" MORE MORE MORE \
+    "|\xf4[\x80-\x8f]" MORE MORE
 
 static void blanks(struct mp_grammar *g)
 {
@@ -215,13 +220,11 @@ void mp_grammar_fixed_functions(struct mp_grammar *g)
     function(g, MP_FN_STRING,
              "\"([ !#-\\[\\]-\x7f]"
              "|\\\\([\"\\\\/bfnrt]|u([0-9A-CE-Fa-ce-f]" HEX HEX HEX "|[Dd]([0-7]" HEX HEX
-             "|[89ABab]" HEX HEX "\\\\u[Dd][C-Fc-f]" HEX HEX ")))"
-             "|[\xc2-\xdf]" MORE "|\xe0[\xa0-\xbf]" MORE "|[\xe1-\xec\xee-\xef]" MORE MORE
-             "|\xed[\x80-\x9f]" MORE "|\xf0[\x90-\xbf]" MORE MORE "|[\xf1-\xf3]" MORE MORE MORE
-             "|\xf4[\x80-\x8f]" MORE MORE ")*\"");
+             "|[89ABab]" HEX HEX "\\\\u[Dd][C-Fc-f]" HEX HEX ")))" LONGER ")*\"");
     function(g, MP_FN_NUMBER, INTEGER "(.[0-9]+)?([eE][+\\-]?[0-9]+)?");
     function(g, MP_FN_INTEGER, INTEGER);
     function(g, MP_FN_VALUE, "@s|@n|true|false|null|@o|@a");
     function(g, MP_FN_OBJECT, "{@w(@s:@w@v(,@w@s:@w@v)*@w)?}");
     function(g, MP_FN_ARRAY, "\\[@w(@v(,@w@v)*@w)?\\]");
+    function(g, MP_FN_TEXT, "([\t\n -;=-\x7f]" LONGER ")*");
 }

@@ -18,6 +18,7 @@ struct entry {
     uint8_t bytes;
     uint8_t shared; /* bytes in common with the entry before */
     bool plain;     /* may be in a string, wherever that is */
+    bool word;      /* of the chat format: in no string */
 };
 
 struct mp_token_mask {
@@ -57,17 +58,37 @@ static void take_arrays(struct mp_token_mask *mask, struct mp_arena *arena)
     mask->allowed = mp_arena_take(arena, mask->vocab, 1);
 }
 
-static void fill(struct mp_token_mask *mask, const struct mp_tokenizer *tok)
+static size_t word_text(const struct mp_tokenizer *tok, uint32_t id,
+                        const struct mp_token_words *words, char text[TOKEN_BYTES_MAX])
+{
+    for (uint32_t i = 0; i < words->count; i++) {
+        size_t bytes;
+        const char *content = mp_tokenizer_content(tok, id, &bytes);
+
+        if (words->ids[i] != id || content == NULL || bytes > TOKEN_BYTES_MAX)
+            continue;
+        memcpy(text, content, bytes);
+        return bytes;
+    }
+    return 0;
+}
+
+static void fill(struct mp_token_mask *mask, const struct mp_tokenizer *tok,
+                 const struct mp_token_words *words)
 {
     for (uint32_t id = 0; id < mask->vocab; id++) {
         struct entry *entry = &mask->entries[mask->count];
-        const size_t bytes = mp_tokenizer_bytes(tok, id, entry->text, sizeof(entry->text));
+        size_t bytes = mp_tokenizer_bytes(tok, id, entry->text, sizeof(entry->text));
 
+        if (bytes == 0) {
+            bytes = word_text(tok, id, words, entry->text);
+            entry->word = bytes > 0;
+        }
         if (bytes == 0)
             continue;
         entry->id = id;
         entry->bytes = (uint8_t)bytes;
-        entry->plain = is_plain(entry);
+        entry->plain = !entry->word && is_plain(entry);
         mask->count++;
     }
     qsort(mask->entries, mask->count, sizeof(*mask->entries), by_bytes);
@@ -83,7 +104,9 @@ static void fill(struct mp_token_mask *mask, const struct mp_tokenizer *tok)
     }
 }
 
-enum mp_status mp_token_mask_create(const struct mp_tokenizer *tok, struct mp_token_mask **mask_p)
+enum mp_status mp_token_mask_create(const struct mp_tokenizer *tok,
+                                    const struct mp_token_words *words,
+                                    struct mp_token_mask **mask_p)
 {
     struct mp_token_mask *mask = calloc(1, sizeof(*mask));
     struct mp_arena arena = { 0 };
@@ -100,7 +123,7 @@ enum mp_status mp_token_mask_create(const struct mp_tokenizer *tok, struct mp_to
     }
     take_arrays(mask, &arena);
     mask->block = arena.block;
-    fill(mask, tok);
+    fill(mask, tok, words);
     *mask_p = mask;
     return MP_OK;
 }
@@ -135,7 +158,7 @@ static bool find_allowed(struct mp_token_mask *mask, const struct mp_grammar *gr
                                      &mask->states[good + 1]))
                     break;
             }
-            allowed = good == entry->bytes;
+            allowed = good == entry->bytes && !(in_string && entry->word);
             shared = TOKEN_BYTES_MAX;
         }
         mask->allowed[entry->id] = allowed;
@@ -161,7 +184,8 @@ enum mp_status mp_token_mask_apply(struct mp_token_mask *mask, const struct mp_g
     }
     if (!any)
         return mp_fail(MP_ERR_CONFIG, "E_FORMAT_STUCK",
-                       "no token of the model continues the text as 'response_format' wants it");
+                       "no token of the model continues the text as 'response_format' or "
+                       "'tool_choice' wants it");
     for (uint32_t id = 0; id < vocab; id++) {
         /* One that is not a number stays: the sampler refuses it. */
         if ((id >= mask->vocab || !mask->allowed[id]) && !isnan(logits[id]))

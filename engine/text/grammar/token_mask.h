@@ -12,7 +12,16 @@
  */
 struct mp_token_mask;
 
+#define MP_TOKEN_WORDS_MAX 32
+
+/* Special and added tokens that may come where a grammar has their text. */
+struct mp_token_words {
+    uint32_t ids[MP_TOKEN_WORDS_MAX]; // (count)
+    uint32_t count;
+};
+
 enum mp_status mp_token_mask_create(const struct mp_tokenizer *tok,
+                                    const struct mp_token_words *words,
                                     struct mp_token_mask **mask_p) MP_MUST_CHECK;
 void mp_token_mask_destroy(struct mp_token_mask *mask);
 

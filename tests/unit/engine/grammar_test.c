@@ -353,12 +353,82 @@ static void tokens_may_come_if_their_bytes_may(void)
     struct mp_token_mask *mask = NULL;
 
     CHECK_EQ(mp_tokenizer_load("models/tiny-moe", &tok), MP_OK);
-    CHECK_EQ(mp_token_mask_create(tok, &mask), MP_OK);
+    CHECK_EQ(mp_token_mask_create(tok, &(struct mp_token_words){ .count = 0 }, &mask), MP_OK);
     check_tokens(mask, tok, PERSON, "{\"name\":\"h \xc3\xa9\\n\",\"age\":12,\"tags\":[\"ab\",3]}");
     /* Token 0 is "!": here it leads on, as it does in no string of any text. */
     check_tokens(mask, tok, "{\"const\":\"!~\"}", "\"!~\"");
     mp_token_mask_destroy(mask);
     mp_tokenizer_destroy(tok);
+}
+
+/* 0, 1, 2 as judge(), of the calls of two functions in some form. */
+static int judge_calls(const char *next, const char *text)
+{
+    static const struct mp_grammar_part a[] = { { .text = "a(" },
+                                                { .schema = NULL },
+                                                { .text = ")" } };
+    json_t *one = json_loads("{\"$ref\":\"#/$defs/x\",\"$defs\":{\"x\":{\"const\":1}}}", 0, NULL);
+    json_t *two = json_loads("{\"$ref\":\"#/$defs/x\",\"$defs\":{\"x\":{\"const\":2}}}", 0, NULL);
+    const struct mp_grammar_part b[] = {
+        { .text = "b" }, { .text = "<k>", .optional = 2 }, { .schema = one }, { .schema = two }
+    };
+    const struct mp_grammar_choice choices[] = { { a, 3 }, { b, 4 } };
+    const struct mp_grammar_frame frame = { "tools", { NULL, "[" }, next, "]" };
+    struct mp_grammar *g = NULL;
+    int result;
+
+    CHECK_EQ(mp_grammar_create_choices(&frame, choices, 2, &g), MP_OK);
+    result = judge(g, text);
+    mp_grammar_destroy(g);
+    json_decref(one);
+    json_decref(two);
+    return result;
+}
+
+static void calls_are_one_of_their_choices(void)
+{
+    CHECK_EQ(judge_calls(NULL, "[a()]"), 2);
+    CHECK_EQ(judge_calls(NULL, "[a(any text\n, \xc3\xa9)"), 1);
+    CHECK_EQ(judge_calls(NULL, "[a(<"), 0);
+    CHECK_EQ(judge_calls(NULL, "[a(\xff"), 0);
+    CHECK_EQ(judge_calls(NULL, "[b<k>12]"), 2);
+    CHECK_EQ(judge_calls(NULL, "[b2]"), 2);
+    CHECK_EQ(judge_calls(NULL, "[b1"), 0); /* each schema's $ref leads into itself */
+    CHECK_EQ(judge_calls(NULL, "[b2,b2]"), 0);
+    CHECK_EQ(judge_calls(",", "[b2,a(),b<k>12]"), 2);
+    CHECK_EQ(judge_calls(",", "[]"), 0);
+}
+
+/* <|im_start|> may stand for its bytes where the form has them, but in no string. */
+static void words_may_come_outside_of_strings(void)
+{
+    const struct mp_grammar_part parts[] = { { .text = "<|im_start|>x" } };
+    const struct mp_grammar_choice choice = { parts, 1 };
+    const struct mp_grammar_frame frame = { .of = "tools" };
+    const struct mp_token_words words = { { 2046 }, 1 };
+    struct mp_grammar_state state, next;
+    struct mp_tokenizer *tok = NULL;
+    struct mp_token_mask *mask = NULL;
+    struct mp_grammar *g = NULL, *json = make("{\"type\":\"string\"}");
+    float logits[2048] = { 0 };
+
+    CHECK_EQ(mp_grammar_create_choices(&frame, &choice, 1, &g), MP_OK);
+    CHECK_EQ(mp_tokenizer_load("models/tiny-moe", &tok), MP_OK);
+    CHECK_EQ(mp_token_mask_create(tok, &words, &mask), MP_OK);
+    mp_grammar_begin(g, &state);
+    CHECK_EQ(mp_token_mask_apply(mask, g, &state, NULL, 0, logits, 2048), MP_OK);
+    CHECK(logits[2046] == 0 && isinf(logits[2047]) && isinf(logits[270]));
+    mp_token_mask_follow(mask, g, 2046, &state);
+    CHECK(mp_grammar_step(g, &state, 'x', &next) && mp_grammar_must_end(g, &next));
+    mp_grammar_begin(json, &state);
+    CHECK(mp_grammar_step(json, &state, '"', &next));
+    memset(logits, 0, sizeof(logits));
+    CHECK_EQ(mp_token_mask_apply(mask, json, &next, NULL, 0, logits, 2048), MP_OK);
+    CHECK(isinf(logits[2046]) && logits[270] == 0);
+    mp_token_mask_destroy(mask);
+    mp_tokenizer_destroy(tok);
+    mp_grammar_destroy(json);
+    mp_grammar_destroy(g);
 }
 
 static void every_allocation_fails_once(void)
@@ -376,7 +446,7 @@ static void every_allocation_fails_once(void)
         fault_nth(FAULT_ALLOCATIONS, n);
         status = mp_grammar_create(root, &g);
         if (status == MP_OK)
-            status = mp_token_mask_create(tok, &mask);
+            status = mp_token_mask_create(tok, &(struct mp_token_words){ .count = 0 }, &mask);
         if (fault_end() == 0) {
             CHECK_EQ(status, MP_OK);
             mp_token_mask_destroy(mask);
@@ -400,6 +470,8 @@ int main(void)
     RUN(the_deepest_text_has_an_end);
     RUN(a_schema_deeper_than_the_stack_is_refused);
     RUN(tokens_may_come_if_their_bytes_may);
+    RUN(calls_are_one_of_their_choices);
+    RUN(words_may_come_outside_of_strings);
     RUN(every_allocation_fails_once);
     return 0;
 }

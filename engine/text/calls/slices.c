@@ -1,0 +1,117 @@
+/*
+ * JSON as a model wrote it: parts of it are handed on as they are, numbers to the digit.
+ */
+
+#include <string.h>
+
+#include "engine/text/calls/calls_int.h"
+
+static bool is_blank(char c)
+{
+    return c == ' ' || c == '\t' || c == '\n' || c == '\r';
+}
+
+struct mp_slice mp_slice_trim(struct mp_slice slice)
+{
+    while (slice.bytes > 0 && is_blank(slice.text[0])) {
+        slice.text++;
+        slice.bytes--;
+    }
+    while (slice.bytes > 0 && is_blank(slice.text[slice.bytes - 1]))
+        slice.bytes--;
+    return slice;
+}
+
+bool mp_slice_skip(struct mp_slice *slice, const char *word)
+{
+    const struct mp_slice wanted = mp_slice_trim((struct mp_slice){ word, strlen(word) });
+    size_t at = 0;
+
+    while (at < slice->bytes && is_blank(slice->text[at]))
+        at++;
+    if (slice->bytes - at < wanted.bytes ||
+        memcmp(slice->text + at, wanted.text, wanted.bytes) != 0)
+        return false;
+    slice->text += at + wanted.bytes;
+    slice->bytes -= at + wanted.bytes;
+    return true;
+}
+
+/* The end of the string that begins here, behind its last quote. */
+static size_t string_end(struct mp_slice s, size_t at)
+{
+    for (at++; at < s.bytes && s.text[at] != '"'; at++)
+        at += s.text[at] == '\\';
+    return at < s.bytes ? at + 1 : s.bytes;
+}
+
+/* The end of the value that begins here, if it is JSON: up to a comma or a bracket of others. */
+static size_t value_end(struct mp_slice s, size_t at)
+{
+    unsigned depth = 0;
+
+    while (at < s.bytes) {
+        const char c = s.text[at];
+
+        if (c == '"') {
+            at = string_end(s, at);
+            if (depth == 0)
+                return at;
+            continue;
+        }
+        if (depth == 0 && (c == ',' || c == '}' || c == ']'))
+            return at;
+        depth += c == '{' || c == '[';
+        depth -= c == '}' || c == ']';
+        at++;
+        if (depth == 0 && (c == '}' || c == ']'))
+            return at;
+    }
+    return at;
+}
+
+bool mp_slice_json(struct mp_slice *text, struct mp_slice *json)
+{
+    json_t *value;
+
+    *text = mp_slice_trim(*text);
+    if (text->bytes == 0 || (text->text[0] != '{' && text->text[0] != '['))
+        return false;
+    *json = (struct mp_slice){ text->text, value_end(*text, 0) };
+    value = json_loadb(json->text, json->bytes, JSON_REJECT_DUPLICATES | JSON_ALLOW_NUL, NULL);
+    if (value == NULL)
+        return false;
+    json_decref(value);
+    text->text += json->bytes;
+    text->bytes -= json->bytes;
+    return true;
+}
+
+static size_t skip_to(struct mp_slice s, size_t at, char c)
+{
+    while (at < s.bytes && s.text[at] != c)
+        at++;
+    return at + 1;
+}
+
+bool mp_slice_member(struct mp_slice object, const char *key, struct mp_slice *value)
+{
+    size_t at = skip_to(object, 0, '"') - 1;
+
+    while (at < object.bytes) {
+        const size_t end = string_end(object, at);
+        const bool found =
+            end - at == strlen(key) + 2 && memcmp(object.text + at + 1, key, strlen(key)) == 0;
+        size_t from = skip_to(object, end, ':');
+
+        while (from < object.bytes && is_blank(object.text[from]))
+            from++;
+        at = value_end(object, from);
+        if (found) {
+            *value = mp_slice_trim((struct mp_slice){ object.text + from, at - from });
+            return true;
+        }
+        at = skip_to(object, at, '"') - 1;
+    }
+    return false;
+}
