@@ -13,7 +13,7 @@
  *
  * Thread safety: any thread of the program. errno is not preserved.
  */
-#define MP_INTERPOSE_ABI 1u
+#define MP_INTERPOSE_ABI 2u
 #define MP_INTERPOSE_SYMBOL "mp_interposer_v1"
 
 /* The real functions behind the hooks: of libc, or of another preloaded library. */
@@ -25,6 +25,12 @@ struct mp_real {
     int (*madvise)(void *at, size_t bytes, int advice);
     int (*mlock)(const void *at, size_t bytes);
     int (*mlock2)(const void *at, size_t bytes, unsigned flags);
+    int (*execve)(const char *path, char *const argv[], char *const envp[]);
+    int (*execv)(const char *path, char *const argv[]);
+    int (*execvp)(const char *file, char *const argv[]);
+    int (*execvpe)(const char *file, char *const argv[], char *const envp[]);
+    int (*fexecve)(int fd, char *const argv[], char *const envp[]);
+    int (*execveat)(int fd, const char *path, char *const argv[], char *const envp[], int flags);
 };
 
 /* Range of addresses that contains all paged mappings; begin == end: there is none. Written by the
@@ -125,6 +131,10 @@ struct mp_interposer {
     /* For programs other than ggml: announce that these experts of the layer whose tensor begins at
      * `weights` are about to be read. False: they are not paged. */
     bool (*routed)(const void *weights, uint64_t expert_bytes, const int64_t *ids, size_t count);
+
+    /* Called before another program takes the process's place (exec), which may fail: what is
+     * written at the end is written now. No effect in a child that shares the memory (vfork). */
+    void (*replaced)(void);
 };
 
 /* For interpose/cuda: the file that is paged at this address, and the offset in it. False: none. */

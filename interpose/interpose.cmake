@@ -4,6 +4,7 @@
 # libraries are not installed, and only its table is exported.
 add_library(moepager_preload SHARED
     interpose/preload/preload.c
+    interpose/preload/preload_exec.c
     interpose/preload/preload_ggml.c
     interpose/preload/preload_copies.c
     interpose/preload/preload_memory.c

@@ -39,6 +39,7 @@ static struct stat refused[64]; /* files that are not paged, so that they are lo
 static uint32_t refused_count;
 static uint64_t warned[8]; /* models that a warning named; 0: free */
 static uint64_t models;    /* made so far */
+static pid_t process;      /* whose memory this is: a child of vfork() has another number */
 
 struct mp_paged *mp_entry_begin(uint32_t place)
 {
@@ -371,6 +372,7 @@ static void after_fork_in_child(void)
     }
     atomic_store(&mp_entry_host.span->begin, 0);
     atomic_store(&mp_entry_host.span->end, 0);
+    process = getpid();
     pthread_mutex_unlock(&life);
 }
 
@@ -394,9 +396,34 @@ static void take_signal(void)
 static bool start(const struct mp_host *from)
 {
     mp_entry_host = *from;
+    process = getpid();
     mp_interpose_settings_load(&settings);
+    mp_paged_check_report(&settings);
     take_signal();
     return pthread_atfork(before_fork, after_fork_in_parent, after_fork_in_child) == 0;
+}
+
+/* The process has no more use for what is there, or goes on with it where exec fails. */
+static void write_all(bool ends)
+{
+    for (uint32_t p = 0; p < MP_MODELS_MAX; p++) {
+        struct mp_paged *paged = atomic_load(&places[p].paged);
+
+        if (paged == NULL)
+            continue;
+        mp_paged_report(paged);
+        if (pthread_mutex_trylock(&paged->mutex) != 0)
+            continue;
+        mp_paged_record_end(paged);
+        if (!ends) /* else nobody gets the mutex any more */
+            pthread_mutex_unlock(&paged->mutex);
+    }
+}
+
+static void replaced(void)
+{
+    if (getpid() == process)
+        write_all(false);
 }
 
 /* The program ends: report what is there, and leave the rest to the kernel. */
@@ -405,15 +432,7 @@ __attribute__((destructor)) static void end(void)
     if (atomic_load(&expected) && !atomic_load(&was_mapped))
         mp_log_warn("preload", "no experts were paged: the model was read, not mapped; leave out "
                                "--no-mmap and --load-mode");
-    for (uint32_t p = 0; p < MP_MODELS_MAX; p++) {
-        struct mp_paged *paged = atomic_load(&places[p].paged);
-
-        if (paged == NULL)
-            continue;
-        mp_paged_report(paged);
-        if (pthread_mutex_trylock(&paged->mutex) == 0)
-            mp_paged_record_end(paged); /* and nobody gets the mutex any more */
-    }
+    write_all(true);
 }
 
 const struct mp_interposer mp_interposer_table = {
@@ -433,4 +452,5 @@ const struct mp_interposer mp_interposer_table = {
     .is_chosen = mp_call_is_chosen,
     .chosen = mp_call_chosen,
     .routed = mp_call_routed,
+    .replaced = replaced,
 };

@@ -231,8 +231,10 @@ void mp_paged_dense_destroy(struct mp_paged_dense *dense);
 uint64_t mp_paged_dense_bytes(const struct mp_experts *experts);
 bool mp_paged_dense_done(struct mp_paged_dense *dense, uint64_t *bytes_p);
 
-/* report.c: write the report where the settings specify. */
+/* report.c: write the report where the settings specify. check: warn, before anything is paged, if
+ * that is a file that cannot be written. */
 void mp_paged_report(struct mp_paged *paged);
+void mp_paged_check_report(struct mp_interpose_settings *settings);
 /* Send to `moepager top`, if somebody watches, what the pager does. */
 void mp_paged_tell_top(struct mp_paged *paged);
 

@@ -24,7 +24,8 @@ static double mib(uint64_t bytes)
     return (double)bytes / (1 << 20);
 }
 
-void mp_paged_expand(const struct mp_paged *paged, const char *name, char out[PATH_MAX])
+/* With the process's number for %p, and the model's in front of ".json", from the second on. */
+static void expand(const char *name, uint32_t index, char out[PATH_MAX])
 {
     const char *at = strstr(name, "%p"), *end = name + strlen(name);
     const char *json = end - name > 5 && strcmp(end - 5, ".json") == 0 ? end - 5 : end;
@@ -33,10 +34,40 @@ void mp_paged_expand(const struct mp_paged *paged, const char *name, char out[PA
 
     if (at != NULL)
         snprintf(process, sizeof(process), "%ld", (long)getpid());
-    if (paged->index > 0)
-        snprintf(number, sizeof(number), ".%u", paged->index + 1);
+    if (index > 0)
+        snprintf(number, sizeof(number), ".%u", index + 1);
     snprintf(out, PATH_MAX, "%.*s%s%.*s%s%s", at == NULL ? 0 : (int)(at - name), name, process,
              (int)(json - behind), behind, number, json);
+}
+
+void mp_paged_expand(const struct mp_paged *paged, const char *name, char out[PATH_MAX])
+{
+    expand(name, paged->index, out);
+}
+
+/* Is a report written, and to a file? */
+static bool is_wanted(const char *to)
+{
+    return to[0] != '\0' && strcmp(to, "0") != 0;
+}
+
+static bool is_file(const char *to)
+{
+    return strcmp(to, "1") != 0 && strcmp(to, "json") != 0;
+}
+
+void mp_paged_check_report(struct mp_interpose_settings *settings)
+{
+    const char *to = settings->files.report;
+    char path[PATH_MAX];
+
+    if (!is_wanted(to) || !is_file(to))
+        return;
+    expand(to, 0, path);
+    settings->no_report = mp_out_check(path, false) != MP_OK;
+    if (settings->no_report)
+        mp_log_warn("preload", "no report will be written: %s", mp_error_last()->text);
+    mp_error_clear();
 }
 
 /* What others change: copied while `mutex` is held, and printed without it. */
@@ -196,16 +227,16 @@ void mp_paged_report(struct mp_paged *paged)
     struct mp_out out;
     struct facts facts;
 
-    if (bytes == 0 || strcmp(to, "0") == 0)
+    if (!is_wanted(to))
         return;
     if (!lock_within(paged, MUTEX_TRIES))
         return;
     collect(paged, &facts);
     pthread_mutex_unlock(&paged->mutex);
-    if (strcmp(to, "1") == 0 || strcmp(to, "json") == 0)
-        snprintf(path, sizeof(path), "/dev/stderr");
-    else
+    if (is_file(to))
         mp_paged_expand(paged, to, path);
+    else
+        snprintf(path, sizeof(path), "/dev/stderr");
     if (mp_out_open(&out, path) == MP_OK) {
         if (json)
             print_json(paged, &facts, out.file);
@@ -214,5 +245,7 @@ void mp_paged_report(struct mp_paged *paged)
         if (mp_out_commit(&out) == MP_OK)
             return;
     }
-    mp_log_failure("preload");
+    if (!paged->settings.no_report) /* was said at the start, and may have been mended since */
+        mp_log_failure("preload");
+    mp_error_clear();
 }

@@ -7,6 +7,7 @@
  * asked, which stands for itself and all that it was linked with.
  */
 #include <dlfcn.h>
+#include <fcntl.h>
 #include <link.h>
 #include <sys/mman.h>
 #include <sys/syscall.h>
@@ -50,6 +51,32 @@ static int call_mlock2(const void *at, size_t bytes, unsigned flags)
     return (int)syscall(SYS_mlock2, at, bytes, flags);
 }
 
+static int call_execve(const char *path, char *const argv[], char *const envp[])
+{
+    return (int)syscall(SYS_execve, path, argv, envp);
+}
+
+static int call_execvpe(const char *file, char *const argv[], char *const envp[])
+{
+    return call_execve(file, argv, envp); /* before libc's is known, without a search */
+}
+
+static int call_execv(const char *path, char *const argv[])
+{
+    return call_execve(path, argv, environ);
+}
+
+static int call_execveat(int fd, const char *path, char *const argv[], char *const envp[],
+                         int flags)
+{
+    return (int)syscall(SYS_execveat, fd, path, argv, envp, flags);
+}
+
+static int call_fexecve(int fd, char *const argv[], char *const envp[])
+{
+    return call_execveat(fd, "", argv, envp, AT_EMPTY_PATH);
+}
+
 /* Constructors of other libraries may map memory before ours has run. */
 struct mp_real mp_preload_real = {
     .mmap = call_mmap,
@@ -59,6 +86,12 @@ struct mp_real mp_preload_real = {
     .madvise = call_madvise,
     .mlock = call_mlock,
     .mlock2 = call_mlock2,
+    .execve = call_execve,
+    .execv = call_execv,
+    .execvp = call_execv,
+    .execvpe = call_execvpe,
+    .fexecve = call_fexecve,
+    .execveat = call_execveat,
 };
 
 void mp_preload_find_real(void)
@@ -74,6 +107,12 @@ void mp_preload_find_real(void)
         { "madvise", (void **)&mp_preload_real.madvise },
         { "mlock", (void **)&mp_preload_real.mlock },
         { "mlock2", (void **)&mp_preload_real.mlock2 },
+        { "execve", (void **)&mp_preload_real.execve },
+        { "execv", (void **)&mp_preload_real.execv },
+        { "execvp", (void **)&mp_preload_real.execvp },
+        { "execvpe", (void **)&mp_preload_real.execvpe },
+        { "fexecve", (void **)&mp_preload_real.fexecve },
+        { "execveat", (void **)&mp_preload_real.execveat },
     };
 
     for (size_t i = 0; i < MP_ARRAY_LEN(calls); i++) {

@@ -15,8 +15,8 @@ usage: behaviour_test.py CASE PRELOAD WORK [--full]
   secure     a program that is somebody else when it runs: the library stays out of it
   report     SIGUSR1 in the middle writes it, as JSON or text, and the program goes on; a program
              with a handler of its own for the signal keeps it
-  execs      a program that pages becomes another one: the environment and paging go on there, and no
-             descriptor of ours; without the environment nothing is paged
+  execs      a program that pages becomes another one: its report is written before, the environment
+             and paging go on there, and no descriptor of ours; without the environment nothing is paged
   seccomp    userfaultfd and io_uring are refused: it pages; memfd_create too: it says why it does not
   dlopen     libllama behind RTLD_LOCAL, and behind RTLD_DEEPBIND
   static     a program without a dynamic loader
@@ -87,6 +87,16 @@ def refused(preload, work, full):
             expect(len(done.err.splitlines()) <= 2, f"{name}={value}: much is said: {done.err}")
             if value in ("much", "-1", "nobody"):
                 expect(value in done.err, f"{name}={value}: nothing is said of it: {done.err!r}")
+            if name == "REPORT":
+                expect(len(done.err.splitlines()) == 1 and "no report will be written" in done.err,
+                       f"{name}={value}: one line was to say so: {done.err!r}")
+        # At the start, not at the end.
+        with subprocess.Popen([program, model, "stay"], stderr=subprocess.PIPE, text=True,
+                              env=harness.environment(preload, "20%", "/nowhere/report.json")) as process:
+            try:
+                expect("no report will be written" in process.stderr.readline(), "nothing is said")
+            finally:
+                process.kill()
     finally:
         model.unlink()
 
@@ -333,10 +343,19 @@ def execs(preload, work, full):
         want, done = run(shell, None, None), run(shell, preload, "20%")
         expect(done.status == 0 and done.out.splitlines()[1:] == [
             line or "20%" for line in want.out.splitlines()[1:]], f"{want.out}\n{done.out}{done.err}")
-        done = run([*before, "/usr/bin/env", "-i", program, model, ALL_CHECKS], preload, "20%",
-                   work=work)
-        expect(done.status == 0 and done.out.count("wrong 0") == 7 and done.report is None,
-               f"without the environment: exit {done.status}: {done.out}{done.err}{done.report}")
+        # Reports on standard error: of the first, and of the second only if it is paged.
+        both = [*before, program, model, ALL_CHECKS]
+        for command, reports in ((both, 2), ([*both[:3], "/usr/bin/env", "-i", *both[3:]], 1)):
+            done = run(command, preload, "20%", MOEPAGER_REPORT="1")
+            expect(done.status == 0 and done.out.count("wrong 0") == 7 and
+                   done.err.count("exposed wait") == reports,
+                   f"{reports} reports: exit {done.status}: {done.out}{done.err}")
+        for how in ("execl", "execle", "execlp", "execve", "execvp", "execvpe", "fexecve", "execveat",
+                    "vfork"):
+            done = run([program, model, how, "/bin/echo", "two", "words"], preload, "20%",
+                       MOEPAGER_REPORT="1")
+            expect(done.status == 0 and done.out.endswith("two words\n") and
+                   done.err.count("exposed wait") == 1, f"{how}: exit {done.status}: {done.out}{done.err}")
         llama = Llama("debian")
         command = llama.command(llama.build("victim_logits", work), llama.model("tiny"), 2)
         plain_and_paged([*before, *command], preload, work, harness.BUDGETS[1:2])

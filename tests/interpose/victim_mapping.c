@@ -9,12 +9,15 @@
  *     victim_mapping FILE unmap         parts are unmapped, mapped otherwise, protected, moved
  *     victim_mapping FILE private       written to where it is mapped privately
  *     victim_mapping FILE usr1          it has a handler of its own for SIGUSR1
- *     victim_mapping FILE exec COMMAND  COMMAND takes the program's place
+ *     victim_mapping FILE exec COMMAND  COMMAND takes the program's place; likewise execl, execle,
+ *                                       execlp (with two arguments), execve, execvp, execvpe,
+ *                                       fexecve, execveat; vfork: a child becomes it
  *     victim_mapping FILE stay          says `ready` and waits to be killed
  *
  * Prints `NAME wrong N`; truncate, rename and overwrite change FILE.
  */
 #define _GNU_SOURCE
+#include <errno.h>
 #include <fcntl.h>
 #include <setjmp.h>
 #include <signal.h>
@@ -23,6 +26,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include "tests/interpose/victim_checks.h"
@@ -166,12 +170,45 @@ static void raise_usr1(const struct victim_mapping *m)
 }
 
 /* Another program takes this one's place while experts are mapped. */
-static void become(const struct victim_mapping *m, char **argv)
+static void become(const struct victim_mapping *m, const char *how, char **argv)
 {
+    const char *first = argv[0], *second = argv[1], *third = second != NULL ? argv[2] : NULL;
+
     printf("before exec wrong %zu\n", victim_wrong_pages(m));
     fflush(stdout);
-    execv(argv[0], argv);
-    victim_fail("cannot execute", argv[0]);
+    if (strcmp(how, "exec") == 0)
+        execv(first, argv);
+    else if (strcmp(how, "execve") == 0)
+        execve(first, argv, environ);
+    else if (strcmp(how, "execvp") == 0)
+        execvp(first, argv);
+    else if (strcmp(how, "execvpe") == 0)
+        execvpe(first, argv, environ);
+    else if (strcmp(how, "fexecve") == 0)
+        fexecve(open(first, O_RDONLY | O_CLOEXEC), argv, environ);
+    else if (strcmp(how, "execveat") == 0)
+        execveat(AT_FDCWD, first, argv, environ, 0);
+    else if (strcmp(how, "execl") == 0)
+        execl(first, first, second, third, (char *)NULL);
+    else if (strcmp(how, "execlp") == 0)
+        execlp(first, first, second, third, (char *)NULL);
+    else if (strcmp(how, "execle") == 0)
+        execle(first, first, second, third, (char *)NULL, environ);
+    victim_fail("cannot execute", first);
+}
+
+/* A child becomes it, and has this program's memory until then. */
+static void spawn(char **argv)
+{
+    int status = 0;
+    const pid_t child = vfork();
+
+    if (child == 0) {
+        execv(argv[0], argv);
+        _exit(1);
+    }
+    if (child < 0 || waitpid(child, &status, 0) != child || status != 0)
+        victim_fail("vfork", strerror(errno));
 }
 
 static void stay(const struct victim_mapping *m)
@@ -204,8 +241,10 @@ int main(int argc, char **argv)
         write_private(&m);
     else if (strcmp(what, "usr1") == 0)
         raise_usr1(&m);
-    else if (strcmp(what, "exec") == 0 && argc > 3)
-        become(&m, argv + 3);
+    else if (strcmp(what, "vfork") == 0 && argc > 3)
+        spawn(argv + 3);
+    else if (strstr(what, "exec") != NULL && argc > 3)
+        become(&m, what, argv + 3);
     else if (strcmp(what, "stay") == 0)
         stay(&m);
     else
