@@ -25,9 +25,10 @@ QUANTISED = {"qwen-q4": ("qwen", "Q4_K_M"), "qwen-q8": ("qwen", "Q8_0"),
              "oss-mx": ("oss", "MXFP4_MOE"), "odd-q8": ("odd", "Q8_0")}
 # How it is learned which experts are read.
 SOURCES = ("expert", "router", "touches")
-# Types that llama.cpp reorders when it loads them, and then computes with in another order of
-# sums: with the library it uses them as they lie in the file, as with --no-repack.
-REPACKED = ("qwen-q4", "oss-mx")
+# Types that llama.cpp reorders when it loads them (Q8_0 where the processor has AMX), and then
+# computes with in another order of sums: with the library it uses them as they lie in the file, as
+# with --no-repack.
+REPACKED = ("qwen-q4", "qwen-q8", "odd-q8", "oss-mx")
 # What victim_mapping does with a model.
 ALL_CHECKS = "bytes,touch,fork,write,readv,signal"
 

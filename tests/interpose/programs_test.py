@@ -79,8 +79,10 @@ def sources(preload, work, full):
         program = llama.build("victim_logits", work)
         for name in ("tiny", "qwen-q8", "oss", "fused") if full else ("tiny", "fused"):
             for threads in (1, 4) if full else (2,):
-                plain_and_paged(llama.command(program, llama.model(name), threads), preload, work,
-                                BUDGETS if full else BUDGETS[1:2], sources=SOURCES)
+                command = llama.command(program, llama.model(name), threads)
+                plain = [*command, "repack=0"] if name in REPACKED else None
+                plain_and_paged(command, preload, work, BUDGETS if full else BUDGETS[1:2],
+                                plain=plain, sources=SOURCES)
 
 
 def several(preload, work, full):
