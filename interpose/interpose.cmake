@@ -51,6 +51,7 @@ add_library(mp_interpose STATIC
     interpose/mapping/descriptors.c
     interpose/mapping/mappings.c
     interpose/mapping/mapped_files.c
+    interpose/mapping/written.c
     interpose/cuda/gpu.c
     interpose/cuda/gpu_state.c
     interpose/cuda/identity.c

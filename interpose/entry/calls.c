@@ -106,7 +106,7 @@ static void wait_for(struct mp_paged *paged, uint32_t number)
 {
     const uint32_t unit = work.tensor->layer * paged->experts.experts + number;
 
-    mp_paged_wait(paged, unit, work.key);
+    mp_paged_wait(paged, unit, work.tensor->piece, work.key);
     if (atomic_load_explicit(&paged->ready[unit], memory_order_acquire) == MP_READY_IN_PLACE)
         mp_paged_stream(paged, work.tensor, number);
 }

@@ -100,17 +100,6 @@ static enum mp_status make_arrays(struct mp_mappings *mappings)
     return MP_OK;
 }
 
-/* Without it mappings that the program may write to are not paged. */
-static void open_pagemap(struct mp_mappings *mappings)
-{
-    mappings->pagemap_fd = open("/proc/self/pagemap", O_RDONLY | O_CLOEXEC);
-    mappings->pagemap = mp_descriptor_of(mappings->pagemap_fd);
-    if (mappings->pagemap_fd >= 0 && mappings->pagemap.inode == 0) {
-        close(mappings->pagemap_fd);
-        mappings->pagemap_fd = -1;
-    }
-}
-
 enum mp_status mp_mappings_create(const struct mp_host *host, const struct mp_experts *experts,
                                   struct mp_mappings **mappings_p)
 {
@@ -131,7 +120,7 @@ enum mp_status mp_mappings_create(const struct mp_host *host, const struct mp_ex
     }
     make_pieces(mappings, experts);
     take_spare(mappings);
-    open_pagemap(mappings);
+    mp_mappings_open_pagemap(mappings);
     mp_mutex_init(&mappings->lock, MP_LOCK_REGION, "mappings");
     for (uint32_t f = 0; f < mappings->file_count; f++) {
         mappings->owned[f] = mp_descriptor_of(mp_files_fd(mappings->files, f));
@@ -223,41 +212,6 @@ static bool map_slot(struct mp_mappings *mappings, const struct mp_mapped_file *
                       mappings->slot_fd, (off_t)slot) != MAP_FAILED;
 }
 
-#define PAGES_AT_ONCE 512
-#define PRESENT (UINT64_C(1) << 63)
-#define SWAPPED (UINT64_C(1) << 62)
-#define OF_A_FILE (UINT64_C(1) << 61)
-
-/* Has the program written to a page of [begin, end)? Such a page is no longer the file's, nor the
- * slot's, but its own. What cannot be found out counts as written. */
-static bool was_written(const struct mp_mappings *mappings, const struct mp_mapped_file *file,
-                        uint64_t begin, uint64_t end)
-{
-    const uintptr_t at = (uintptr_t)file->map.at + (begin - file->map.offset_bytes);
-    uint64_t left = (end - begin) / MP_SPACE_PAGE_BYTES, page = at / MP_SPACE_PAGE_BYTES;
-    uint64_t entries[PAGES_AT_ONCE];
-
-    if (!mp_mapping_is_private(&file->map))
-        return false;
-    if (!mp_descriptor_is_ours(&mappings->pagemap, mappings->pagemap_fd))
-        return true;
-    while (left > 0) {
-        const uint64_t count = left < PAGES_AT_ONCE ? left : PAGES_AT_ONCE;
-
-        if (pread(mappings->pagemap_fd, entries, count * sizeof(entries[0]),
-                  (off_t)(page * sizeof(entries[0]))) != (ssize_t)(count * sizeof(entries[0])))
-            return true;
-        for (uint64_t i = 0; i < count; i++) {
-            if ((entries[i] & SWAPPED) != 0 ||
-                ((entries[i] & PRESENT) != 0 && (entries[i] & OF_A_FILE) == 0))
-                return true;
-        }
-        page += count;
-        left -= count;
-    }
-    return false;
-}
-
 /* The file, if all of the piece is mapped by the program; NULL: it is not, or no longer. */
 static struct mp_mapped_file *file_of(struct mp_mappings *mappings,
                                       const struct mp_mapped_piece *piece)
@@ -342,7 +296,7 @@ static bool unmap_piece(struct mp_mappings *mappings, struct mp_mapped_piece *pi
     if (!piece->mapped)
         return true;
     /* NULL: the program took it away, with something of its own in it. */
-    if (file == NULL || was_written(mappings, file, begin, end))
+    if (file == NULL || mp_mappings_was_written(mappings, file, begin, end))
         return false;
     if (begin < end) {
         if (!mp_mapping_is_private(&file->map) && file->map.prot == PROT_READ)
@@ -362,7 +316,7 @@ bool mp_mappings_unmap_unit_locked(struct mp_mappings *mappings, uint32_t unit)
 {
     bool right = true;
 
-    if (!mappings->is_mapped[unit])
+    if (mappings->is_mapped[unit] == 0)
         return true;
     for (uint32_t k = 0; k < MP_UNIT_PIECES_MAX; k++) {
         if (mappings->piece_at[unit][k] != UINT32_MAX)
@@ -370,42 +324,61 @@ bool mp_mappings_unmap_unit_locked(struct mp_mappings *mappings, uint32_t unit)
     }
     if (!right)
         return false;
-    mappings->is_mapped[unit] = false;
+    mappings->is_mapped[unit] = 0;
     mappings->counts.unmaps++;
     mappings->counts.mapped--;
     return true;
 }
 
-bool mp_mappings_map_unit(struct mp_mappings *mappings, uint32_t unit, int fd,
+/* The first pages of slots say which memory file they are in. False: nobody knows. */
+static bool know_slots(struct mp_mappings *mappings, int fd)
+{
+    if (mappings->slot_fd < 0) {
+        mappings->slots = mp_descriptor_of(fd);
+        mappings->slot_fd = mappings->slots.inode != 0 ? fd : -1;
+    }
+    return mappings->slot_fd >= 0;
+}
+
+static void count_map(struct mp_mappings *mappings)
+{
+    mappings->counts.maps++;
+    mappings->counts.mapped++;
+    if (mappings->counts.mapped > mappings->counts.mapped_max)
+        mappings->counts.mapped_max = mappings->counts.mapped;
+}
+
+/* False: the kernel refuses. */
+static bool map_one(struct mp_mappings *mappings, uint32_t unit, uint32_t k, uint64_t slot_offset)
+{
+    const uint32_t index = mappings->piece_at[unit][k];
+    struct mp_mapped_piece *piece;
+    struct mp_mapped_file *file;
+
+    if (index == UINT32_MAX)
+        return true;
+    piece = &mappings->pieces[index];
+    file = file_of(mappings, piece);
+    if (file == NULL || mp_mappings_was_written(mappings, file, piece->begin, piece->end))
+        return true;
+    piece->slot_offset = slot_offset;
+    return map_piece(mappings, file, piece);
+}
+
+bool mp_mappings_map_unit(struct mp_mappings *mappings, uint32_t unit, uint32_t pieces, int fd,
                           const uint64_t *offset_bytes)
 {
     bool right;
 
     mp_lock(&mappings->lock);
-    mp_assert(!mappings->is_mapped[unit]);
-    if (mappings->slot_fd < 0) {
-        mappings->slots = mp_descriptor_of(fd);
-        mappings->slot_fd = mappings->slots.inode != 0 ? fd : -1;
-    }
-    right = mappings->slot_fd >= 0;
-    mappings->is_mapped[unit] = true;
-    mappings->counts.maps++;
-    mappings->counts.mapped++;
-    if (mappings->counts.mapped > mappings->counts.mapped_max)
-        mappings->counts.mapped_max = mappings->counts.mapped;
+    pieces &= ~(uint32_t)mappings->is_mapped[unit];
+    right = know_slots(mappings, fd);
+    if (mappings->is_mapped[unit] == 0 && pieces != 0)
+        count_map(mappings);
+    mappings->is_mapped[unit] |= (uint8_t)pieces;
     for (uint32_t k = 0; k < MP_UNIT_PIECES_MAX && right && !mappings->off; k++) {
-        const uint32_t index = mappings->piece_at[unit][k];
-        struct mp_mapped_piece *piece;
-        struct mp_mapped_file *file;
-
-        if (index == UINT32_MAX)
-            continue;
-        piece = &mappings->pieces[index];
-        file = file_of(mappings, piece);
-        if (file == NULL || was_written(mappings, file, piece->begin, piece->end))
-            continue;
-        piece->slot_offset = offset_bytes[k];
-        right = map_piece(mappings, file, piece);
+        if ((pieces & 1u << k) != 0)
+            right = map_one(mappings, unit, k, offset_bytes[k]);
     }
     if (!right || mappings->off) {
         mappings->counts.failures++;
@@ -446,14 +419,14 @@ void mp_mappings_allow_private(struct mp_mappings *mappings)
     mp_unlock(&mappings->lock);
 }
 
-bool mp_mappings_has_unit(struct mp_mappings *mappings, uint32_t unit)
+uint32_t mp_mappings_has_unit(struct mp_mappings *mappings, uint32_t unit)
 {
-    bool is;
+    uint32_t pieces;
 
     mp_lock(&mappings->lock);
-    is = mappings->is_mapped[unit];
+    pieces = mappings->is_mapped[unit];
     mp_unlock(&mappings->lock);
-    return is;
+    return pieces;
 }
 
 void mp_mappings_get_counts(struct mp_mappings *mappings, struct mp_mappings_counts *counts_p)

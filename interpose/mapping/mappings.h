@@ -50,10 +50,11 @@ void mp_mappings_destroy(struct mp_mappings *mappings);
 bool mp_mappings_add(struct mp_mappings *mappings, const struct mp_mapping *map);
 
 /*
- * Map a unit. Piece k's first page lies at offset_bytes[k] of the memory file `fd`. False: it
- * cannot be mapped now, and stays unmapped. Pieces that lie in no mapping are skipped.
+ * Map pieces of a unit, those of the bits in `pieces` that are not mapped yet. Piece k's first page
+ * lies at offset_bytes[k] of the memory file `fd`. False: they cannot be mapped now, and none of
+ * the unit is mapped any more. Pieces that lie in no mapping are skipped.
  */
-bool mp_mappings_map_unit(struct mp_mappings *mappings, uint32_t unit, int fd,
+bool mp_mappings_map_unit(struct mp_mappings *mappings, uint32_t unit, uint32_t pieces, int fd,
                           const uint64_t *offset_bytes);
 
 /* Unmap a unit: its slot is about to be given away. No effect if it is not mapped. False: the file
@@ -64,7 +65,8 @@ void mp_mappings_unmap_units(struct mp_mappings *mappings);
 /* From now on units are also mapped where the program may write. Whoever calls this knows that
  * nobody writes to an expert at the moment at which it is mapped or unmapped. */
 void mp_mappings_allow_private(struct mp_mappings *mappings);
-bool mp_mappings_has_unit(struct mp_mappings *mappings, uint32_t unit);
+/* Bits of its pieces that are mapped, or were skipped. */
+uint32_t mp_mappings_has_unit(struct mp_mappings *mappings, uint32_t unit);
 
 /* The file's own mapping in [at, at + bytes), and nothing else from now on. True: no mapping is
  * left at all. */

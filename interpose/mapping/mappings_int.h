@@ -44,7 +44,7 @@ struct mp_mappings {
     struct mp_mapped_file *mapped;            // (files)
     struct mp_mapped_piece *pieces;           // (piece_count): by file and place
     uint32_t (*piece_at)[MP_UNIT_PIECES_MAX]; // (units): in pieces; UINT32_MAX: there is none
-    bool *is_mapped;                          // (units)
+    uint8_t *is_mapped;                       // (units): bits of pieces, skipped ones too
     uint32_t piece_count;
     struct mp_descriptor *owned; // (files)
     struct mp_descriptor slots, pagemap;
@@ -65,6 +65,14 @@ static inline bool mp_mapping_is_private(const struct mp_mapping *map)
 {
     return (map->prot & PROT_WRITE) != 0;
 }
+
+/* written.c. Without a page map, mappings that the program may write to are not paged. */
+void mp_mappings_open_pagemap(struct mp_mappings *mappings);
+
+/* Has the program written to a page of [begin, end) of the file? Such a page is no longer the
+ * file's, nor the slot's, but its own. What cannot be found out counts as written. */
+bool mp_mappings_was_written(const struct mp_mappings *mappings, const struct mp_mapped_file *file,
+                             uint64_t begin, uint64_t end);
 
 struct mp_descriptor mp_descriptor_of(int fd);
 

@@ -7,11 +7,12 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "vmm/base/compiler.h"
 #include "vmm/base/error.h"
 #include "vmm/format/expert_names.h"
 
 /* Is it all experts of a layer? */
-static bool parse_name(const char *name, uint32_t *block_p)
+static bool parse_name(const char *name, uint32_t *block_p, enum mp_expert_part *part_p)
 {
     struct mp_expert_name parsed;
 
@@ -19,6 +20,7 @@ static bool parse_name(const char *name, uint32_t *block_p)
         parsed.layer >= MP_BLOCKS_MAX)
         return false;
     *block_p = parsed.layer;
+    *part_p = parsed.part;
     return true;
 }
 
@@ -27,8 +29,8 @@ static bool parse_name(const char *name, uint32_t *block_p)
 static bool take_tensor(const struct mp_gguf_tensor *from, uint32_t experts,
                         struct mp_expert_tensor *tensor)
 {
-    if (!parse_name(from->name, &tensor->layer) || from->dims != 3 || from->shape[2] != experts ||
-        from->bytes % experts != 0)
+    if (!parse_name(from->name, &tensor->layer, &tensor->part) || from->dims != 3 ||
+        from->shape[2] != experts || from->bytes % experts != 0)
         return false;
     tensor->file = from->file;
     tensor->offset_bytes = from->offset_bytes;
@@ -39,12 +41,14 @@ static bool take_tensor(const struct mp_gguf_tensor *from, uint32_t experts,
 /* Experts of a layer: what the first tensor of them has. */
 static uint32_t count_experts(const struct mp_gguf *gguf)
 {
+    enum mp_expert_part part;
     uint32_t block;
 
     for (size_t i = 0; i < mp_gguf_count(gguf); i++) {
         const struct mp_gguf_tensor *tensor = mp_gguf_tensor(gguf, i);
 
-        if (tensor->dims == 3 && tensor->shape[2] <= 4096 && parse_name(tensor->name, &block))
+        if (tensor->dims == 3 && tensor->shape[2] <= 4096 &&
+            parse_name(tensor->name, &block, &part))
             return (uint32_t)tensor->shape[2];
     }
     return 0;
@@ -124,30 +128,43 @@ static enum mp_status number_layers(struct mp_experts *experts)
     return MP_OK;
 }
 
+/* Its part of each of its layer's units. */
+static enum mp_status add_pieces(struct mp_experts *experts, struct mp_expert_tensor *tensor)
+{
+    for (uint32_t e = 0; e < experts->experts; e++) {
+        struct mp_unit *unit = &experts->units[tensor->layer * experts->experts + e];
+
+        if (unit->piece_count == MP_UNIT_PIECES_MAX)
+            return mp_fail(MP_ERR_MODEL, "E_UNIT_RANGE", "layer %u has too many tensors of experts",
+                           tensor->layer);
+        tensor->piece = unit->piece_count++;
+        unit->pieces[tensor->piece] = (struct mp_piece){
+            .file = tensor->file,
+            .offset_bytes = tensor->offset_bytes + e * tensor->expert_bytes,
+            .bytes = tensor->expert_bytes,
+        };
+    }
+    return MP_OK;
+}
+
+/* The pieces of a unit are in the order in which they are used: gate and up, then down. */
 static enum mp_status make_units(struct mp_experts *experts)
 {
+    static const enum mp_expert_part order[] = { MP_EXPERT_GATE, MP_EXPERT_GATE_UP, MP_EXPERT_UP,
+                                                 MP_EXPERT_DOWN };
     const size_t count = (size_t)experts->layers * experts->experts;
+    enum mp_status status = MP_OK;
 
     experts->units = calloc(count, sizeof(*experts->units));
     if (experts->units == NULL)
         return mp_fail_no_memory("the list of experts", count * sizeof(*experts->units));
-    for (uint32_t i = 0; i < experts->tensor_count; i++) {
-        const struct mp_expert_tensor *tensor = &experts->tensors[i];
-
-        for (uint32_t e = 0; e < experts->experts; e++) {
-            struct mp_unit *unit = &experts->units[tensor->layer * experts->experts + e];
-
-            if (unit->piece_count == MP_UNIT_PIECES_MAX)
-                return mp_fail(MP_ERR_MODEL, "E_UNIT_RANGE",
-                               "layer %u has too many tensors of experts", tensor->layer);
-            unit->pieces[unit->piece_count++] = (struct mp_piece){
-                .file = tensor->file,
-                .offset_bytes = tensor->offset_bytes + e * tensor->expert_bytes,
-                .bytes = tensor->expert_bytes,
-            };
+    for (size_t p = 0; p < MP_ARRAY_LEN(order); p++) {
+        for (uint32_t i = 0; i < experts->tensor_count && status == MP_OK; i++) {
+            if (experts->tensors[i].part == order[p])
+                status = add_pieces(experts, &experts->tensors[i]);
         }
     }
-    return MP_OK;
+    return status;
 }
 
 static enum mp_status list_tensors(const struct mp_gguf *gguf, struct mp_experts *experts)

@@ -1,6 +1,7 @@
 #ifndef MP_INTERPOSE_EXPERTS_H
 #define MP_INTERPOSE_EXPERTS_H
 
+#include "vmm/format/expert_names.h"
 #include "vmm/space/space.h"
 
 /*
@@ -18,7 +19,9 @@
 #define MP_BLOCKS_MAX 4096u
 
 struct mp_expert_tensor {
-    uint32_t file, layer;  /* layer: number among MoE layers */
+    uint32_t file, layer; /* layer: number among MoE layers */
+    enum mp_expert_part part;
+    uint32_t piece;        /* number of its pieces in their units: those that are used first */
     uint64_t offset_bytes; /* in the file */
     uint64_t expert_bytes;
 };

@@ -115,6 +115,7 @@ static void take_tensors(struct mp_experts *experts, uint32_t file, const struct
             experts->experts = (uint32_t)tensor->shape[0];
         to->file = file;
         to->layer = name.layer;
+        to->part = name.part;
         to->offset_bytes = tensor->offset_bytes;
         to->expert_bytes = tensor->bytes / tensor->shape[0];
         experts->tensor_count +=

@@ -80,6 +80,7 @@ static struct mp_space_config space_config(struct mp_paged *paged)
         .io_mode = (enum mp_io_mode)paged->settings.io.mode,
         .populate = paged->settings.populate != 0,
         .whole_pages = true,
+        .by_piece = true,
         .leaving = unmap,
         .leaving_ctx = paged,
         .reader = mp_io_reader_config(&paged->settings.io, NULL, mp_clock_monotonic(), NULL),

@@ -44,9 +44,13 @@ enum mp_paged_source {
     MP_SOURCE_ANNOUNCED, /* the program announces it */
 };
 
-/* State of a unit: whether a thread may read it without a call. In place: from the file's mapping,
- * because the unit does not fit. */
-enum { MP_READY_NO, MP_READY_YES, MP_READY_IN_PLACE };
+/* State of a unit: bits of the pieces that a thread may read without a call. In place: all of them,
+ * from the file's mapping, because the unit does not fit. */
+enum {
+    MP_READY_NO = 0,
+    MP_READY_YES = (1 << MP_UNIT_PIECES_MAX) - 1,
+    MP_READY_IN_PLACE = MP_READY_YES | 1 << MP_UNIT_PIECES_MAX
+};
 
 /* Copies to a device that the program makes from slots; see uploads.h. With `mutex` held. */
 struct mp_uploads {
@@ -98,6 +102,7 @@ struct mp_paged {
     /* (units): MP_READY_* */
     _Atomic uint8_t *ready;
     _Atomic uint64_t open_key; /* key of the open layer's routing; 0: no layer is open */
+    _Atomic bool reading;      /* needs of the open layer are still to come */
     _Atomic bool off;          /* permanently: only the file's mapping is used */
 
     /* With `mutex` held. */
@@ -176,8 +181,9 @@ uint64_t mp_paged_key(const struct mp_routing *routing);
 /* Open the layer for this routing, unless it is open. */
 void mp_paged_route(struct mp_paged *paged, const struct mp_routing *routing);
 
-/* Return when the unit can be read, or when waiting is pointless because it cannot be loaded. */
-void mp_paged_wait(struct mp_paged *paged, uint32_t unit, uint64_t key);
+/* Return when this piece of the unit can be read, or when waiting is pointless because it cannot be
+ * loaded. */
+void mp_paged_wait(struct mp_paged *paged, uint32_t unit, uint32_t piece, uint64_t key);
 
 /* Open the layer for announced experts and return when they can be read. Ids may repeat; those out
  * of range are skipped. */

@@ -1,6 +1,7 @@
 /*
  * Layers: what a router has chosen becomes needs of the pager, and who is about to read an expert
- * waits until it has come.
+ * waits until it has come. An expert comes in pieces, in the order in which they are used: who
+ * reads the first one does not wait for the others.
  *
  * A layer stays open until another one, or another routing of the same, opens: only then is it
  * known that nobody reads its experts any more. Where several contexts of a program run at once one
@@ -21,6 +22,15 @@ static void set_ready(struct mp_paged *paged, uint32_t unit, uint8_t ready)
     atomic_store_explicit(&paged->ready[unit], ready, memory_order_release);
 }
 
+/* Needs that have come since somebody last asked. */
+static void take_rest(struct mp_paged *paged)
+{
+    struct mp_ready ready;
+
+    while (mp_pager_next_now(paged->pager, &ready) == MP_OK && ready.need != MP_NEED_NONE)
+        paged->leased[ready.need] = 1;
+}
+
 void mp_paged_close_layer(struct mp_paged *paged)
 {
     uint32_t left = 0;
@@ -28,6 +38,7 @@ void mp_paged_close_layer(struct mp_paged *paged)
     if (!paged->open)
         return;
     mp_upload_drain(paged);
+    take_rest(paged);
     paged->open = false;
     atomic_store_explicit(&paged->open_key, 0, memory_order_release);
     for (uint32_t i = 0; i < paged->need_count; i++) {
@@ -59,43 +70,69 @@ void mp_paged_stop(struct mp_paged *paged, const char *why)
 }
 
 /* Somebody may have closed our descriptors, and what was read since then is another file's. */
-static bool was_read_from_files(struct mp_paged *paged, const struct mp_unit *unit)
+static bool was_read_from_files(struct mp_paged *paged, const struct mp_unit *unit, uint32_t pieces)
 {
     for (uint32_t k = 0; k < unit->piece_count; k++) {
-        if ((k == 0 || unit->pieces[k].file != unit->pieces[k - 1].file) &&
-            !mp_mappings_own_file(paged->mappings, unit->pieces[k].file))
+        if ((pieces & 1u << k) != 0 && !mp_mappings_own_file(paged->mappings, unit->pieces[k].file))
             return false;
     }
     return true;
 }
 
-/* A need has its bytes and a lease: from now on it is read from its slot. */
+/* Pieces of a unit, at these addresses of its slot, have their bytes: from now on they are read
+ * from there. */
+static void map_pieces(struct mp_paged *paged, uint32_t unit, uint32_t pieces,
+                       const void *const at[MP_UNIT_PIECES_MAX])
+{
+    const struct mp_unit *what = &paged->experts.units[unit];
+    uint64_t offsets[MP_UNIT_PIECES_MAX] = { 0 };
+    int fd = -1;
+
+    pieces &= (1u << what->piece_count) - 1u;
+    pieces &= ~mp_mappings_has_unit(paged->mappings, unit);
+    if (pieces == 0)
+        return;
+    if (!was_read_from_files(paged, what, pieces)) {
+        mp_paged_stop(paged, "the program has closed our descriptors");
+        return;
+    }
+    for (uint32_t k = 0; k < what->piece_count; k++) {
+        if ((pieces & 1u << k) != 0)
+            fd = mp_backend_host_file(paged->backend,
+                                      (const char *)at[k] -
+                                          what->pieces[k].offset_bytes % MP_SPACE_PAGE_BYTES,
+                                      &offsets[k]);
+    }
+    if (fd >= 0 && !mp_mappings_map_unit(paged->mappings, unit, pieces, fd, offsets))
+        mp_log_once(MP_LOG_WARN, "preload", "an expert cannot be mapped, and is read in place");
+}
+
+/* A need has all of its bytes and a lease. */
 static void map_ready(struct mp_paged *paged, const struct mp_ready *ready)
 {
     const uint32_t unit = paged->layer * paged->experts.experts + paged->needs[ready->need].expert;
-    const struct mp_unit *pieces = &paged->experts.units[unit];
-    uint64_t offsets[MP_UNIT_PIECES_MAX];
-    int fd = -1;
 
     paged->leased[ready->need] = 1;
     memcpy(paged->slots[ready->need], ready->pieces, sizeof(paged->slots[0]));
-    for (uint32_t k = 0; k < pieces->piece_count; k++) {
-        const char *page =
-            (const char *)ready->pieces[k] - pieces->pieces[k].offset_bytes % MP_SPACE_PAGE_BYTES;
-
-        fd = mp_backend_host_file(paged->backend, page, &offsets[k]);
-    }
-    if (!mp_mappings_has_unit(paged->mappings, unit)) {
-        if (!was_read_from_files(paged, pieces)) {
-            mp_paged_stop(paged, "the program has closed our descriptors");
-            return;
-        }
-        if (fd >= 0 && !mp_mappings_map_unit(paged->mappings, unit, fd, offsets))
-            mp_log_once(MP_LOG_WARN, "preload", "an expert cannot be mapped, and is read in place");
-    }
+    map_pieces(paged, unit, MP_READY_YES, ready->pieces);
+    if (atomic_load(&paged->off))
+        return;
     if (paged->source == MP_SOURCE_TOUCHES)
         (void)mp_paged_was_touched(paged, unit); /* by us */
     set_ready(paged, unit, MP_READY_YES);
+}
+
+/* True: the piece has come, whether or not the rest of its unit has. */
+static bool take_piece(struct mp_paged *paged, uint32_t unit, uint32_t piece)
+{
+    const void *at[MP_UNIT_PIECES_MAX] = { NULL };
+
+    at[piece] = mp_space_piece(paged->space, unit, piece);
+    if (at[piece] == NULL)
+        return false;
+    map_pieces(paged, unit, 1u << piece, at);
+    atomic_fetch_or_explicit(&paged->ready[unit], (uint8_t)(1u << piece), memory_order_release);
+    return true;
 }
 
 /* What could not be read stays the file's, whoever asks. A changed file ends it all. */
@@ -127,7 +164,16 @@ static void note_failure(struct mp_paged *paged)
         mp_paged_stop(paged, paged->why != NULL ? paged->why : "the pager failed");
 }
 
-/* Map what has come so far. */
+static void note_reading(struct mp_paged *paged)
+{
+    bool reading = false;
+
+    for (uint32_t i = 0; i < paged->need_count && paged->open; i++)
+        reading |= !paged->leased[i] && !paged->needs[i].elsewhere;
+    atomic_store_explicit(&paged->reading, reading, memory_order_relaxed);
+}
+
+/* Map what has come so far, and let the pager read on. */
 static void take_ready(struct mp_paged *paged)
 {
     while (paged->open) {
@@ -135,12 +181,13 @@ static void take_ready(struct mp_paged *paged)
 
         if (mp_pager_next_now(paged->pager, &ready) != MP_OK) {
             note_failure(paged);
-            return;
+            break;
         }
         if (ready.need == MP_NEED_NONE)
-            return;
+            break;
         map_ready(paged, &ready);
     }
+    note_reading(paged);
 }
 
 /* counts(experts) := tokens that chose each, and the choices as the policies want them. */
@@ -246,29 +293,65 @@ void mp_paged_route(struct mp_paged *paged, const struct mp_routing *routing)
     pthread_mutex_unlock(&paged->mutex);
 }
 
-static bool is_ready(const struct mp_paged *paged, uint32_t unit)
+static bool is_ready(const struct mp_paged *paged, uint32_t unit, uint32_t piece)
 {
-    return atomic_load_explicit(&paged->ready[unit], memory_order_acquire) != MP_READY_NO;
+    return (atomic_load_explicit(&paged->ready[unit], memory_order_acquire) & 1u << piece) != 0;
 }
 
-void mp_paged_wait(struct mp_paged *paged, uint32_t unit, uint64_t key)
+/* Nobody waits, but the pager does not know what has come meanwhile, and what to read next. */
+static void look_around(struct mp_paged *paged)
 {
-    if (is_ready(paged, unit))
+    if (!atomic_load_explicit(&paged->reading, memory_order_relaxed) ||
+        pthread_mutex_trylock(&paged->mutex) != 0)
         return;
-    pthread_mutex_lock(&paged->mutex);
-    while (!is_ready(paged, unit) && paged->open &&
-           atomic_load_explicit(&paged->open_key, memory_order_relaxed) == key) {
-        struct mp_ready ready;
-        const enum mp_status status = mp_pager_next(paged->pager, &ready);
+    if (paged->open)
+        take_ready(paged);
+    pthread_mutex_unlock(&paged->mutex);
+}
 
-        if (status == MP_OK && ready.need != MP_NEED_NONE)
-            map_ready(paged, &ready);
-        else if (status == MP_OK || status == MP_ERR_BUSY)
-            set_ready(paged, unit,
-                      MP_READY_YES); /* it is nobody's need, or there is no room for it */
-        else
-            note_failure(paged);
+/* What a thread waits for. */
+struct wanted {
+    const struct mp_space *space;
+    uint32_t unit, piece;
+};
+
+static bool has_come(void *ctx)
+{
+    const struct wanted *wanted = ctx;
+
+    return mp_space_piece(wanted->space, wanted->unit, wanted->piece) != NULL;
+}
+
+/* With `mutex` held: one step towards the piece. */
+static void wait_once(struct mp_paged *paged, struct wanted *wanted)
+{
+    const struct mp_interrupt interrupt = { .ready = has_come, .ctx = wanted, .exposed = true };
+    struct mp_ready ready;
+    const enum mp_status status = mp_pager_next_or(paged->pager, &interrupt, &ready);
+
+    if (status == MP_OK && ready.need != MP_NEED_NONE)
+        map_ready(paged, &ready);
+    else if (status != MP_OK && status != MP_ERR_BUSY)
+        note_failure(paged);
+    else if (!has_come(wanted)) /* it is nobody's need, or there is no room for it */
+        set_ready(paged, wanted->unit, MP_READY_YES);
+}
+
+void mp_paged_wait(struct mp_paged *paged, uint32_t unit, uint32_t piece, uint64_t key)
+{
+    struct wanted wanted = { paged->space, unit, piece };
+
+    if (is_ready(paged, unit, piece)) {
+        look_around(paged);
+        return;
     }
+    pthread_mutex_lock(&paged->mutex);
+    while (!is_ready(paged, unit, piece) && paged->open &&
+           atomic_load_explicit(&paged->open_key, memory_order_relaxed) == key &&
+           !take_piece(paged, unit, piece))
+        wait_once(paged, &wanted);
+    if (paged->open)
+        take_ready(paged);
     pthread_mutex_unlock(&paged->mutex);
 }
 

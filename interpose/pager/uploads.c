@@ -234,6 +234,13 @@ static const void *resolve_source(struct mp_paged *paged, const void *site, void
     return alias != NULL ? alias : data;
 }
 
+/* A copy is made from a slot that is leased, and it is when all of it has come. */
+static void wait_for_all(struct mp_paged *paged, uint32_t unit, uint64_t key)
+{
+    for (uint32_t k = 0; k < paged->experts.units[unit].piece_count; k++)
+        mp_paged_wait(paged, unit, k, key);
+}
+
 /* Expert by expert, so that the first is under way while the next is waited for. */
 static void copy_experts(struct mp_paged *paged, const void *site, const struct mp_copy_call *copy,
                          struct source source, uint64_t key)
@@ -246,7 +253,7 @@ static void copy_experts(struct mp_paged *paged, const void *site, const struct 
         const size_t bytes =
             source.first == source.last ? copy->bytes - done : (size_t)(expert_bytes - source.at);
 
-        mp_paged_wait(paged, source.layer * paged->experts.experts + source.first, key);
+        wait_for_all(paged, source.layer * paged->experts.experts + source.first, key);
         copy->make(copy->ctx, resolve_source(paged, site, copy->backend, &source, from, bytes),
                    done, bytes);
         source.at = 0;

@@ -110,7 +110,8 @@ enum mp_status mp_pager_next(struct mp_pager *pager, struct mp_ready *ready_p) M
 
 /*
  * The same, but returns MP_ERR_BUSY also if the interrupt (vmm/io/reader.h) is ready before a need
- * is: a single wait for a read or a computation. Such waits are not exposed. NULL: no interrupt.
+ * is: a single wait for a read or a computation. Such waits are not exposed, unless the interrupt
+ * says so. NULL: no interrupt.
  * mp_pager_wake(), from any thread, makes the interrupt be evaluated again.
  */
 enum mp_status mp_pager_next_or(struct mp_pager *pager, const struct mp_interrupt *interrupt,

@@ -181,13 +181,13 @@ static bool wait_for_one(struct mp_pager *pager, const struct mp_interrupt *inte
     uint64_t end_ns;
 
     mp_assert(count > 0);
-    if (interrupt != NULL)
+    if (interrupt != NULL && !interrupt->exposed)
         return at < count;
     end_ns = mp_clock_now_ns(pager->config.clock);
     pager->config.counters->exposed_wait_ns += end_ns - start_ns;
     mp_timeline_span(pager->config.timeline, pager->track, "wait for expert", start_ns, end_ns,
                      NULL);
-    return true;
+    return at < count;
 }
 
 static bool wait_for_need(struct mp_pager *pager, const struct mp_interrupt *interrupt)

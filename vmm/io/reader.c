@@ -176,6 +176,8 @@ static void submit(struct mp_reader *reader, struct mp_ticket *ticket, bool held
     ticket->started_ns = ticket->done_ns = ticket->read_bytes = 0;
     ticket->next_extent = ticket->chunks_in_flight = 0;
     ticket->next_offset = 0;
+    memset(ticket->extent_chunks, 0, sizeof(ticket->extent_chunks));
+    atomic_store_explicit(&ticket->arrived, 0, memory_order_relaxed);
     ticket->held = held;
 
     mp_lock(&reader->lock);
@@ -269,6 +271,12 @@ bool mp_reader_cancel(struct mp_reader *reader, struct mp_ticket *ticket)
 enum mp_ticket_state mp_ticket_state(const struct mp_ticket *ticket)
 {
     return (enum mp_ticket_state)atomic_load_explicit(&ticket->state, memory_order_acquire);
+}
+
+bool mp_ticket_has(const struct mp_ticket *ticket, uint32_t extent)
+{
+    mp_assert(extent < ticket->extent_count);
+    return (atomic_load_explicit(&ticket->arrived, memory_order_acquire) & 1u << extent) != 0;
 }
 
 static bool has_left(const struct mp_ticket *ticket)

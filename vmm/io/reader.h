@@ -30,6 +30,10 @@
  * DONE only when every byte of every extent has arrived. The file's identity is checked when a
  * ticket starts.
  *
+ * Of a ticket in flight it is known which extents have arrived (mp_ticket_has()), so that the first
+ * can be used while the others are read. With config.by_extent demands are read extent by extent:
+ * the first ones of all tickets come before the second ones.
+ *
  * Thread safety: all functions may be called from any thread. The reader owns a ticket from
  * submission until its state is final. Reader threads make no callbacks except those of struct
  * mp_memory_link.
@@ -76,14 +80,15 @@ struct mp_ticket {
         read_bytes; /* bytes returned by the kernel; with `direct` up to a block more per read */
 
     /* Private to the reader. */
-    _Atomic(int) state; /* release store by the reader, acquire load by everybody else */
+    _Atomic(uint32_t) arrived; /* bits of extents, released when all bytes are in memory */
+    _Atomic(int) state;        /* release store by the reader, acquire load by everybody else */
     struct mp_ticket *prev, *next;
     bool linked;    /* in a list of the reader: some chunks are not submitted yet */
     bool held;      /* QUEUED, but in no list until mp_reader_let_go() */
     uint32_t track; /* of the timeline */
     uint32_t next_extent;
     uint64_t next_offset;
-    uint32_t chunks_in_flight;
+    uint32_t chunks_in_flight, extent_chunks[MP_TICKET_EXTENTS_MAX]; /* of them, by extent */
 };
 
 struct mp_reader;
@@ -131,11 +136,13 @@ struct mp_memory_link {
 
 /*
  * Ends a wait for reads early: `ready` is evaluated before the wait, after every read that ends and
- * after mp_reader_wake(). It is called with the reader's lock held and must not block.
+ * after mp_reader_wake(), with config.by_extent also after every extent that arrives. It is called
+ * with the reader's lock held and must not block.
  */
 struct mp_interrupt {
     bool (*ready)(void *ctx);
     void *ctx;
+    bool exposed; /* the caller has nothing else to do: the pager counts the wait as exposed */
 };
 
 #define MP_CHUNK_ALIGN_BYTES 4096
@@ -148,6 +155,7 @@ struct mp_reader_config {
     uint32_t depth;               /* chunks in flight, 1..256 */
     uint32_t prefetch_depth; /* of them at most so many of prefetches, up to 256; 0: no limit */
     uint32_t threads;        /* of the fallback, 1..64 */
+    bool by_extent;          /* demands: extent by extent, not ticket by ticket */
     uint64_t chunk_bytes;    /* at most; a multiple of MP_CHUNK_ALIGN_BYTES, up to 1 GiB */
 
     struct mp_virtual_link *link;        /* NULL: real reads. Else its clock is `clock` */
@@ -197,6 +205,10 @@ void mp_reader_promote(struct mp_reader *reader, struct mp_ticket *ticket);
 bool mp_reader_cancel(struct mp_reader *reader, struct mp_ticket *ticket);
 
 enum mp_ticket_state mp_ticket_state(const struct mp_ticket *ticket);
+
+/* Are all bytes of this extent in memory? Only for reads of files. They stay when the ticket fails
+ * later. */
+bool mp_ticket_has(const struct mp_ticket *ticket, uint32_t extent);
 
 /* Block until the ticket is final, or IDLE because it was cancelled. A warning is logged if nothing
  * ends within 10 s. A FAILED ticket's error is not copied to the caller's error record; see

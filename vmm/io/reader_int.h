@@ -26,6 +26,7 @@
 /* One read in flight. Private to the engine between take and complete. */
 struct mp_chunk {
     struct mp_ticket *ticket;
+    uint32_t extent;
     uint32_t file;
     int fd;
     uint32_t align_bytes; /* 1: buffered, else `fd` is the direct descriptor */

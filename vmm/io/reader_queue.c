@@ -235,9 +235,17 @@ static uint64_t chunk_bytes_of(const struct mp_reader *reader, const struct plac
     return bytes;
 }
 
+/* Its next extent comes behind those of the same number that others have. */
+static void let_others_first(struct mp_ticket_list *list, struct mp_ticket *ticket)
+{
+    mp_ticket_list_remove(list, ticket);
+    mp_ticket_list_push_back(list, ticket);
+}
+
 static void cut_locked(struct mp_reader *reader, struct mp_ticket *ticket, struct mp_chunk *chunk)
 {
-    const struct mp_extent *extent = &ticket->extents[ticket->next_extent];
+    const uint32_t index = ticket->next_extent;
+    const struct mp_extent *extent = &ticket->extents[index];
     const struct place place = place_of(reader, ticket, extent);
     const uint64_t start = ticket->next_offset;
     uint64_t bytes = chunk_bytes_of(reader, &place);
@@ -249,6 +257,7 @@ static void cut_locked(struct mp_reader *reader, struct mp_ticket *ticket, struc
     need_end = start + bytes < extent->need_bytes ? start + bytes : extent->need_bytes;
     *chunk = (struct mp_chunk){
         .ticket = ticket,
+        .extent = index,
         .file = extent->file,
         .fd = place.fd,
         .align_bytes = place.align_bytes,
@@ -260,10 +269,13 @@ static void cut_locked(struct mp_reader *reader, struct mp_ticket *ticket, struc
     };
     ticket->next_offset += bytes;
     ticket->chunks_in_flight++;
+    ticket->extent_chunks[index]++;
     reader->in_flight[ticket->priority]++;
     advance(reader, ticket);
     if (ticket->next_extent == ticket->extent_count)
         mp_ticket_list_remove(&reader->lists[ticket->priority], ticket);
+    else if (ticket->next_extent != index && reader->config.by_extent && !chunk->prefetch)
+        let_others_first(&reader->lists[MP_PRIORITY_DEMAND], ticket);
 }
 
 struct mp_ticket *mp_reader_first_locked(const struct mp_reader *reader)
@@ -381,6 +393,18 @@ void mp_chunk_read(struct mp_reader *reader, struct mp_chunk *chunk)
     } while (mp_chunk_result(reader, chunk, result));
 }
 
+/* A chunk has ended: is that all of its extent, which others may use before the rest? */
+static void note_extent(struct mp_reader *reader, struct mp_ticket *ticket, uint32_t extent)
+{
+    mp_assert(ticket->extent_chunks[extent] > 0);
+    if (--ticket->extent_chunks[extent] > 0 || ticket->next_extent <= extent ||
+        ticket->error.status != MP_OK)
+        return;
+    atomic_fetch_or_explicit(&ticket->arrived, 1u << extent, memory_order_release);
+    if (reader->config.by_extent)
+        mp_cond_broadcast(&reader->final);
+}
+
 void mp_reader_complete_locked(struct mp_reader *reader, struct mp_chunk *chunk)
 {
     const enum mp_priority priority = chunk->prefetch ? MP_PRIORITY_PREFETCH : MP_PRIORITY_DEMAND;
@@ -400,6 +424,7 @@ void mp_reader_complete_locked(struct mp_reader *reader, struct mp_chunk *chunk)
         if (ticket->linked)
             mp_ticket_list_remove(&reader->lists[ticket->priority], ticket);
     }
+    note_extent(reader, ticket, chunk->extent);
     if (ticket->chunks_in_flight == 0 && !ticket->linked)
         mp_reader_finish_locked(reader, ticket);
 }

@@ -78,6 +78,7 @@ static enum mp_status make_movers(struct mp_space *space, const struct mp_space_
     reader.files = config->files;
     reader.clock = config->clock;
     reader.timeline = config->timeline;
+    reader.by_extent = config->by_piece;
     status = mp_reader_create(&reader, &space->reader);
     frames = mp_tier_frames(space->tier, &frame_count);
     if (status == MP_OK && config->populate && config->backend->caps.cpu_access)

@@ -82,8 +82,15 @@ struct mp_space_config {
      */
     bool whole_pages;
 
-    /* Called before mp_space_evict() evicts this unit; on the pager's thread; it must not call the
-     * pager. False: it cannot be evicted now, and mp_space_evict() returns MP_ERR_BUSY. Or NULL. */
+    /* Read the pieces of a unit in the order in which it names them, and the first ones of all
+     * demands before the second ones, for a client that uses each when it is there
+     * (mp_space_piece()). Only with whole_pages. */
+    bool by_piece;
+
+    /* Called before a unit loses its slot, because mp_space_evict() evicts it or its read has
+     * failed; on the pager's thread; it must not call the pager. False: its pages are still in use.
+     * Then mp_space_evict() returns MP_ERR_BUSY; after a read that failed, with the slot free,
+     * nothing is loaded any more. Or NULL. */
     bool (*leaving)(void *ctx, uint32_t unit);
     void *leaving_ctx;
 
@@ -172,6 +179,13 @@ enum mp_status mp_space_wait(struct mp_space *space, uint32_t unit) MP_MUST_CHEC
 uint32_t mp_space_wait_any(struct mp_space *space, const uint32_t *units, uint32_t count,
                            const struct mp_interrupt *interrupt);
 void mp_space_wake(struct mp_space *space);
+
+/*
+ * Where piece `k` of a unit is, if its bytes are there, which may be before the unit is VALID;
+ * NULL: they are not, or there is a host tier. Valid until the unit is evicted, or its read fails,
+ * which config.leaving hears of. For an interrupt, too.
+ */
+const void *mp_space_piece(const struct mp_space *space, uint32_t unit, uint32_t k);
 
 /* Duration of the read of a VALID unit, from its first byte to its last. */
 uint64_t mp_space_read_ns(const struct mp_space *space, uint32_t unit);

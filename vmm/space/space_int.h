@@ -46,6 +46,7 @@ struct mp_space {
     uint64_t resident_bytes;
     uint64_t generation; /* see mp_space_generation() */
     bool whole_pages;
+    struct mp_error stuck;                     /* why nothing is loaded any more */
     bool (*leaving)(void *ctx, uint32_t unit); /* or NULL */
     void *leaving_ctx;
 

@@ -256,6 +256,36 @@ static void read_whole_pages(const struct mp_space_config *config, struct mp_uni
     }
 }
 
+/* The lowest number of a piece that lies in the extent. */
+static uint32_t first_piece(const struct mp_unit_layout *layout,
+                            const struct mp_unit_extent *extent)
+{
+    uint32_t k = 0;
+
+    while (k < layout->piece_count &&
+           (layout->piece_offset_bytes[k] < extent->slot_bytes ||
+            layout->piece_offset_bytes[k] - extent->slot_bytes >= extent->bytes))
+        k++;
+    mp_assert(k < layout->piece_count);
+    return k;
+}
+
+/* Extents are read in this order. */
+static void order_by_piece(struct mp_unit_layout *layout)
+{
+    for (uint32_t i = 1; i < layout->extent_count; i++) {
+        const struct mp_unit_extent extent = layout->extents[i];
+        const uint32_t piece = first_piece(layout, &extent);
+        uint32_t at = i;
+
+        while (at > 0 && first_piece(layout, &layout->extents[at - 1]) > piece) {
+            layout->extents[at] = layout->extents[at - 1];
+            at--;
+        }
+        layout->extents[at] = extent;
+    }
+}
+
 static enum mp_status place_whole_pages(const struct mp_space_config *config, bool direct,
                                         struct mp_space_layout *layout)
 {
@@ -270,6 +300,8 @@ static enum mp_status place_whole_pages(const struct mp_space_config *config, bo
     for (uint32_t i = 0; i < layout->unit_count; i++) {
         layout->units[i].direct = direct;
         read_whole_pages(config, &layout->units[i]);
+        if (config->by_piece)
+            order_by_piece(&layout->units[i]);
     }
     return MP_OK;
 }

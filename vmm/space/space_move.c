@@ -104,6 +104,10 @@ enum mp_status mp_space_load(struct mp_space *space, uint32_t unit, enum mp_prio
     enum mp_status status;
 
     mp_assert((unsigned)priority < MP_PRIORITY_COUNT);
+    if (space->stuck.status != MP_OK) {
+        mp_error_set(&space->stuck);
+        return space->stuck.status;
+    }
     if (u->residency.state == MP_RES_DRAINING)
         mp_space_settle_drains(space, unit, true);
     status = mp_res_rule((enum mp_res_state)u->residency.state, MP_RES_EV_FILL_BEGIN, false).status;
@@ -182,6 +186,8 @@ enum mp_res_state mp_space_poll(struct mp_space *space, uint32_t unit)
         }
         mp_space_count_reads(space);
     } else if (ticket == MP_TICKET_FAILED) {
+        if (space->leaving != NULL && !space->leaving(space->leaving_ctx, unit))
+            space->stuck = u->ticket.error; /* who uses the slot's pages must not see others' */
         mp_space_give_slot(space, unit);
         mp_space_must_apply(space, unit, MP_RES_EV_FILL_FAILED);
         mp_space_count_reads(space);
@@ -225,6 +231,32 @@ uint32_t mp_space_wait_any(struct mp_space *space, const uint32_t *units, uint32
     mp_space_poll(space, units[ticket]);
     mp_assert(mp_space_state(space, units[ticket]) != MP_RES_FILLING);
     return ticket;
+}
+
+/* The extent that a piece is in. */
+static uint32_t extent_of(const struct mp_unit_layout *layout, uint32_t k)
+{
+    uint32_t e = 0;
+
+    mp_assert(k < layout->piece_count);
+    while (layout->piece_offset_bytes[k] < layout->extents[e].slot_bytes ||
+           layout->piece_offset_bytes[k] - layout->extents[e].slot_bytes >=
+               layout->extents[e].bytes)
+        e++;
+    mp_assert(e < layout->extent_count);
+    return e;
+}
+
+const void *mp_space_piece(const struct mp_space *space, uint32_t unit, uint32_t k)
+{
+    const struct mp_unit_layout *layout = layout_of(space, unit);
+    const struct space_unit *u = unit_of(space, unit);
+    const enum mp_res_state state = (enum mp_res_state)u->residency.state;
+
+    if (space->host != NULL || (state != MP_RES_FILLING && state != MP_RES_VALID) ||
+        !mp_ticket_has(&u->ticket, extent_of(layout, k)))
+        return NULL;
+    return (const char *)mp_tier_address(space->tier, u->slot) + layout->piece_offset_bytes[k];
 }
 
 enum mp_status mp_space_evict(struct mp_space *space, uint32_t unit)

@@ -112,16 +112,31 @@ static void add_qwen4(bool fused, const char *table, uint64_t table_rows)
         family_tensor(FAMILY_F32, HIDDEN, 0, 0, "blk.%u.post_attention_norm.weight", b);
         family_tensor(FAMILY_F32, HIDDEN, experts, 0, "blk.%u.ffn_gate_inp.weight", b);
         family_tensor(FAMILY_F32, HIDDEN, 0, 0, "blk.%u.ffn_gate_inp_shexp.weight", b);
+        family_tensor(FAMILY_Q4_K, HIDDEN, 64, experts, "blk.%u.ffn_down_exps.weight", b);
         if (fused) {
             family_tensor(FAMILY_Q4_K, HIDDEN, 128, experts, "blk.%u.ffn_gate_up_exps.weight", b);
         } else {
             family_tensor(FAMILY_Q4_K, HIDDEN, 64, experts, "blk.%u.ffn_gate_exps.weight", b);
             family_tensor(FAMILY_Q4_K, HIDDEN, 64, experts, "blk.%u.ffn_up_exps.weight", b);
         }
-        family_tensor(FAMILY_Q4_K, HIDDEN, 64, experts, "blk.%u.ffn_down_exps.weight", b);
         family_tensor(FAMILY_Q4_K, HIDDEN, 64, 0, "blk.%u.ffn_gate_shexp.weight", b);
     }
     family_fill();
+}
+
+/* Whatever their order in the file, pieces are in that in which they are used. */
+static void expect_piece(const char *name, uint32_t piece)
+{
+    const struct mp_expert_tensor *tensor = find(name);
+
+    CHECK(tensor != NULL);
+    CHECK_EQ(tensor->piece, piece);
+    for (uint32_t e = 0; e < model.experts; e++) {
+        const struct mp_unit *unit = &model.units[tensor->layer * model.experts + e];
+
+        CHECK_EQ(unit->pieces[piece].offset_bytes, tensor->offset_bytes + e * tensor->expert_bytes);
+        CHECK_EQ(unit->pieces[piece].bytes, tensor->expert_bytes);
+    }
 }
 
 static void qwen4(void)
@@ -139,6 +154,10 @@ static void qwen4(void)
         if (fused)
             expect_expert("blk.2.ffn_gate_up_exps.weight", 2, 128 * row);
         CHECK_EQ(model.units[5].piece_count, fused ? 2 : 3);
+        expect_piece(fused ? "blk.1.ffn_gate_up_exps.weight" : "blk.1.ffn_gate_exps.weight", 0);
+        if (!fused)
+            expect_piece("blk.1.ffn_up_exps.weight", 1);
+        expect_piece("blk.1.ffn_down_exps.weight", fused ? 1 : 2);
         CHECK(find("blk.3.ffn_gate_shexp.weight") == NULL);
         CHECK_EQ(model.gating, MP_GATING_SOFTMAX);
         CHECK(model.routers[3].norm.bytes > 0);

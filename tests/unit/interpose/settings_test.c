@@ -130,7 +130,10 @@ static void a_name_may_have_the_process_in_it(void)
  * of which there are 16 at least. */
 static uint64_t dense_bytes(uint64_t begin, uint64_t first, uint64_t second)
 {
-    struct mp_expert_tensor tensors[2] = { { 0, 0, first, 40000 }, { 0, 1, second, 40000 } };
+    struct mp_expert_tensor tensors[2] = {
+        { .layer = 0, .offset_bytes = first, .expert_bytes = 40000 },
+        { .layer = 1, .offset_bytes = second, .expert_bytes = 40000 },
+    };
     struct mp_experts experts = {
         .experts = 2, .tensors = tensors, .tensor_count = 2, .data_begin = &begin
     };

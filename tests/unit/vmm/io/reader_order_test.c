@@ -68,12 +68,15 @@ struct gated {
     unsigned char memory[GATED][4 * 4096];
 };
 
+static bool by_extent;
+
 static void gated_init_with(struct gated *g, enum mp_priority plug, uint32_t threads)
 {
     struct mp_reader_config config = { .clock = &g->gate.super,
                                        .uring = with_uring,
                                        .depth = 1,
                                        .threads = threads,
+                                       .by_extent = by_extent,
                                        .chunk_bytes = 4096 };
 
     memset(g, 0, sizeof(*g));
@@ -310,6 +313,63 @@ static void destroy_cancels_what_is_queued_and_finishes_what_started(void)
     gated_fini(&g);
 }
 
+/* In two extents of two chunks each. */
+static void cut_in_two(struct mp_ticket *ticket)
+{
+    ticket->extents[0].bytes = ticket->extents[0].need_bytes = 2 * 4096;
+    ticket->extents[1] = ticket->extents[0];
+    ticket->extents[1].offset += 2 * 4096;
+    ticket->extents[1].dst = (char *)ticket->extents[0].dst + 2 * 4096;
+    ticket->extent_count = 2;
+}
+
+static bool is_first_there(void *ctx)
+{
+    return mp_ticket_has(ctx, 0);
+}
+
+/* With by_extent the first extent of a ticket is there, and known to be, while the second one waits
+ * for the first one of the next ticket. */
+static void first_extents_come_first(void)
+{
+    static struct gated g;
+
+    by_extent = true;
+    gated_init(&g, MP_PRIORITY_DEMAND);
+    by_extent = false;
+    for (int i = 1; i <= 3; i++) {
+        struct mp_ticket *const ticket = &g.tickets[i];
+
+        cut_in_two(ticket);
+        submit_as(&g, i, i == 3 ? MP_PRIORITY_PREFETCH : MP_PRIORITY_DEMAND);
+        CHECK(!mp_ticket_has(ticket, 0) && !mp_ticket_has(ticket, 1));
+    }
+    /* The start and the end of the plug, and the start of the first one. */
+    for (int pass = 0; pass < 3; pass++)
+        gate_let_one_pass(&g.gate);
+    {
+        struct mp_ticket *const first = &g.tickets[1];
+        const struct mp_interrupt interrupt = { .ready = is_first_there, .ctx = first };
+
+        CHECK_EQ(
+            mp_reader_wait_any_or(g.reader, (struct mp_ticket *const[]){ first }, 1, &interrupt),
+            1);
+        CHECK(mp_ticket_has(first, 0) && !mp_ticket_has(first, 1));
+        CHECK_EQ(mp_ticket_state(first), MP_TICKET_STARTED);
+    }
+    gated_finish(&g);
+    CHECK(g.tickets[2].started_ns < g.tickets[1].done_ns);
+    CHECK(g.tickets[1].done_ns < g.tickets[2].done_ns);
+    CHECK(g.tickets[2].done_ns < g.tickets[3].started_ns);
+    for (int i = 1; i <= 3; i++)
+        CHECK(mp_ticket_has(&g.tickets[i], 0) && mp_ticket_has(&g.tickets[i], 1));
+    /* Submitted again, nothing of it has come. */
+    mp_reader_submit_held(g.reader, &g.tickets[1]);
+    CHECK(!mp_ticket_has(&g.tickets[1], 0));
+    CHECK(mp_reader_cancel(g.reader, &g.tickets[1]));
+    gated_fini(&g);
+}
+
 static void wait_any_returns_a_final_ticket(void)
 {
     struct mp_files *files = test_files_open();
@@ -343,6 +403,7 @@ static void run_all(void)
     RUN(promoted_prefetch_is_taken_at_once);
     RUN(prefetches_wait_for_demands_and_for_each_other);
     RUN(cancelled_ticket_is_idle_and_untouched);
+    RUN(first_extents_come_first);
     RUN(wait_any_returns_a_final_ticket);
     RUN(destroy_cancels_what_is_queued_and_finishes_what_started);
 }

@@ -200,6 +200,51 @@ static void a_changed_file_fails_its_units_and_no_others(void)
     mp_space_destroy(space);
 }
 
+/* Whether units of failed reads may leave, and how many were asked. */
+struct pages {
+    bool free;
+    uint32_t asked;
+};
+
+static bool ask_pages(void *ctx, uint32_t unit)
+{
+    struct pages *pages = ctx;
+
+    CHECK_EQ(unit, 1);
+    pages->asked++;
+    return pages->free;
+}
+
+/* Pieces that had come may be in use: they are asked for, and if they are not given back nothing is
+ * read into slots any more. After a_changed_file..., which has shortened file 2. */
+static void a_failed_read_asks_for_its_pages(void)
+{
+    static const struct mp_unit units[] = { { { { 0, 100, 20000 } }, 1 },
+                                            { { { 0, 40000, 20000 }, { 2, 100, 20000 } }, 2 } };
+    struct mp_space_config config = config_of(units, 2);
+    struct pages pages = { .free = true };
+    struct mp_space *space;
+
+    config.whole_pages = config.by_piece = true;
+    config.leaving = ask_pages;
+    config.leaving_ctx = &pages;
+    space = create(&config);
+    for (uint32_t round = 1; round <= 2; round++) {
+        CHECK_EQ(mp_space_load(space, 1, MP_PRIORITY_DEMAND), MP_OK);
+        pages.free = round == 1;
+        CHECK_EQ(mp_space_wait(space, 1), MP_ERR_IO);
+        CHECK_EQ(pages.asked, round);
+        CHECK(mp_space_piece(space, 1, 0) == NULL);
+        CHECK(mp_space_check(space));
+    }
+    mp_error_clear();
+    CHECK_EQ(mp_space_load(space, 0, MP_PRIORITY_DEMAND), MP_ERR_IO);
+    CHECK(strstr(mp_error_last()->text, "weights-2.bin") != NULL);
+    CHECK_EQ(mp_space_state(space, 0), MP_RES_ABSENT);
+    CHECK(mp_space_check(space));
+    mp_space_destroy(space);
+}
+
 int main(void)
 {
     CHECK_EQ(mp_backend_open("host", &test_backend_config, &backend), MP_OK);
@@ -212,6 +257,7 @@ int main(void)
     RUN(wait_any_returns_each_unit_once_it_is_there);
     RUN(cancelled_loads_give_their_slot_back);
     RUN(a_changed_file_fails_its_units_and_no_others);
+    RUN(a_failed_read_asks_for_its_pages);
     mp_files_destroy(files);
     mp_backend_close(backend);
     return 0;

@@ -107,12 +107,25 @@ static void verify_pages(struct mp_space *space, uint32_t unit)
     mp_space_release(space, unit);
 }
 
-static void whole_pages_are_the_files_and_leaving_is_reported_once(void)
+/* Each piece is found at its place once it has come, whatever the order in which pieces are read.
+ */
+static void verify_piece_by_piece(struct mp_space *space, uint32_t unit)
+{
+    const void *pieces[MP_UNIT_PIECES_MAX];
+
+    CHECK_EQ(mp_space_lease(space, unit, pieces), MP_OK);
+    for (uint32_t k = 0; k < odd_units[unit].piece_count; k++)
+        CHECK(mp_space_piece(space, unit, k) == pieces[k]);
+    mp_space_release(space, unit);
+}
+
+static void whole_pages_are_the_files_and_leaving_is_reported_once(bool by_piece)
 {
     struct mp_space_config config = config_of(odd_units, ODD_UNITS);
     uint32_t class_index, evict;
 
     config.whole_pages = true;
+    config.by_piece = by_piece;
     config.leaving = note_leaving;
     config.leaving_ctx = departures;
     for (config.io_mode = 0; config.io_mode < MP_IO_MODE_COUNT; config.io_mode++) {
@@ -123,8 +136,10 @@ static void whole_pages_are_the_files_and_leaving_is_reported_once(void)
         CHECK_EQ(plan.direct, config.io_mode != MP_IO_BUFFERED);
         memset(departures, 0, sizeof(departures));
         for (uint32_t i = 0; i < ODD_UNITS; i++) {
+            CHECK(mp_space_piece(space, i, 0) == NULL);
             CHECK_EQ(mp_space_load(space, i, MP_PRIORITY_DEMAND), MP_OK);
             CHECK_EQ(mp_space_wait(space, i), MP_OK);
+            verify_piece_by_piece(space, i);
             verify_pages(space, i);
             test_verify_unit(space, odd_units, i);
             CHECK_EQ(departures[i], 0);
@@ -134,12 +149,23 @@ static void whole_pages_are_the_files_and_leaving_is_reported_once(void)
             may_leave = true;
             CHECK_EQ(mp_space_evict(space, i), MP_OK);
             CHECK_EQ(departures[i], 1);
+            CHECK(mp_space_piece(space, i, 0) == NULL);
             CHECK_EQ(mp_space_evict(space, i), MP_ERR_INVALID);
             CHECK_EQ(departures[i], 1);
         }
         CHECK_EQ(mp_space_set_budget(space, UINT64_MAX, &class_index, &evict), MP_ERR_INVALID);
         mp_space_destroy(space);
     }
+}
+
+static void whole_pages_are_read_in_one_go(void)
+{
+    whole_pages_are_the_files_and_leaving_is_reported_once(false);
+}
+
+static void whole_pages_are_read_piece_by_piece(void)
+{
+    whole_pages_are_the_files_and_leaving_is_reported_once(true);
 }
 
 static void forced_modes_are_what_they_say_and_auto_minds_the_slack(void)
@@ -306,7 +332,8 @@ int main(void)
     test_add_file(files, 1, FILE_1_BYTES);
     test_add_file(files, 2, FILE_2_BYTES);
     RUN(every_piece_is_the_files_at_every_budget_and_mode);
-    RUN(whole_pages_are_the_files_and_leaving_is_reported_once);
+    RUN(whole_pages_are_read_in_one_go);
+    RUN(whole_pages_are_read_piece_by_piece);
     RUN(forced_modes_are_what_they_say_and_auto_minds_the_slack);
     RUN(without_direct_reads_auto_falls_back_and_direct_names_the_file);
     RUN(units_outside_their_files_are_a_bad_model);
