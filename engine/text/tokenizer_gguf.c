@@ -27,13 +27,17 @@ struct making {
     json_t *root, *model, *vocab, *added, *merges; /* the others belong to the first */
 };
 
+/* Gemma 4's, which no key names: no bytes, but marks for spaces, and tokens for bytes that have no
+ * other. */
+static const struct mp_tok_gguf_pre marked = { .name = "gemma4", .add_bos = true };
+
 static bool equals(const char *text, uint64_t bytes, const char *other)
 {
     return strlen(other) == bytes && memcmp(text, other, bytes) == 0;
 }
 
 /* A file with ids only says so, or says nothing. */
-static enum mp_status check_model(const struct making *making, bool *scored_p)
+static enum mp_status check_model(struct making *making, bool *scored_p)
 {
     const char *model = "none";
     char quoted[MP_QUOTE_BYTES];
@@ -43,16 +47,17 @@ static enum mp_status check_model(const struct making *making, bool *scored_p)
     if (mp_gguf_find_value(making->gguf, KEY("model")) != NULL)
         status = mp_gguf_get_string(making->gguf, KEY("model"), &model, &bytes);
     *scored_p = equals(model, bytes, "llama");
-    if (status != MP_OK || *scored_p || equals(model, bytes, "gpt2"))
+    making->pre = equals(model, bytes, marked.name) ? &marked : NULL;
+    if (status != MP_OK || *scored_p || making->pre != NULL || equals(model, bytes, "gpt2"))
         return status;
     if (equals(model, bytes, "none") || equals(model, bytes, "no_vocab"))
         return mp_fail(MP_ERR_MODEL, "E_FILE_MISSING",
                        "'%s' has no vocabulary; give token ids (moepager bench --tokens-file)",
                        making->file);
     return mp_fail(MP_ERR_MODEL, "E_TOK_TYPE",
-                   "key '" KEY("model") "' in '%s': got '%s', need 'gpt2', a byte-level BPE, or "
-                                        "'llama', pieces with scores; give token ids instead of "
-                                        "text",
+                   "key '" KEY("model") "' in '%s': got '%s', need 'gpt2', a byte-level BPE, "
+                                        "'llama', pieces with scores, or 'gemma4', a BPE with "
+                                        "marks for spaces; give token ids instead of text",
                    making->file, mp_quote(quoted, model, bytes));
 }
 
@@ -108,6 +113,30 @@ static json_t *make_stages(const struct mp_tok_gguf_pre *pre)
     return NULL;
 }
 
+static void find_places(struct making *making)
+{
+    making->model = json_object_get(making->root, "model");
+    making->vocab = json_object_get(making->model, "vocab");
+    making->merges = json_object_get(making->model, "merges");
+    making->added = json_object_get(making->root, "added_tokens");
+}
+
+/* A space becomes a mark, and back; what no piece has is written as its bytes. */
+static enum mp_status make_marked_root(struct making *making)
+{
+    making->root = json_pack(
+        "{s:s, s:{s:s, s:{s:s}, s:s}, s:{s:s, s:[{s:s, s:{s:s}, s:s}, {s:s}, {s:s}]},"
+        " s:{s:s, s:b, s:b, s:{}, s:[]}, s:[]}",
+        "version", "1.0", "normalizer", "type", "Replace", "pattern", "String", " ", "content",
+        MARK, "decoder", "type", "Sequence", "decoders", "type", "Replace", "pattern", "String",
+        MARK, "content", " ", "type", "ByteFallback", "type", "Fuse", "model", "type", "BPE",
+        "byte_fallback", 1, "fuse_unk", 1, "vocab", "merges", "added_tokens");
+    if (making->root == NULL)
+        return fail_memory();
+    find_places(making);
+    return MP_OK;
+}
+
 /* A space becomes a mark, also one that is put before the text, and on the way back. */
 static enum mp_status make_scored_root(struct making *making)
 {
@@ -129,9 +158,7 @@ static enum mp_status make_scored_root(struct making *making)
         "added_tokens");
     if (making->root == NULL)
         return fail_memory();
-    making->model = json_object_get(making->root, "model");
-    making->vocab = json_object_get(making->model, "vocab");
-    making->added = json_object_get(making->root, "added_tokens");
+    find_places(making);
     if (!prefix)
         return MP_OK;
     prepend = json_pack("{s:s, s:s}", "type", "Prepend", "prepend", MARK);
@@ -156,6 +183,8 @@ static enum mp_status make_root(struct making *making)
 
     if (pre == NULL)
         return make_scored_root(making);
+    if (pre == &marked)
+        return make_marked_root(making);
     making->root =
         json_pack("{s:s, s:n, s:{s:s, s:b, s:b, s:b}, s:{s:s, s:b, s:{}, s:[]}, s:[]}", "version",
                   "1.0", "normalizer", "decoder", "type", "ByteLevel", "add_prefix_space", 1,
@@ -163,10 +192,7 @@ static enum mp_status make_root(struct making *making)
                   (int)pre->ignore_merges, "vocab", "merges", "added_tokens");
     if (making->root == NULL)
         return fail_memory();
-    making->model = json_object_get(making->root, "model");
-    making->vocab = json_object_get(making->model, "vocab");
-    making->merges = json_object_get(making->model, "merges");
-    making->added = json_object_get(making->root, "added_tokens");
+    find_places(making);
     if (pre->normalizer != NULL &&
         json_object_set_new(making->root, "normalizer",
                             json_pack("{s:s}", "type", pre->normalizer)) != 0)
@@ -419,7 +445,7 @@ enum mp_status mp_tok_from_gguf(const struct mp_gguf *gguf, struct mp_tokenizer 
 
     mp_quote(making.file, making.name, strlen(making.name));
     status = check_model(&making, &scored);
-    if (status == MP_OK && !scored)
+    if (status == MP_OK && !scored && making.pre == NULL)
         status = find_pre(&making);
     if (status == MP_OK)
         status = make_root(&making);

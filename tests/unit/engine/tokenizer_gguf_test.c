@@ -35,35 +35,45 @@ static void path_of(char path[GGUF_PATH_BYTES])
 
 /* ---- byte-level, by name */
 
-/* A file with the vocabulary and the merges of base.json. */
-static void write_bytes(const char *path, const char *pre)
+/* A file with the vocabulary and the merges of a tokenizer.json. */
+static void write_merges(const char *path, const char *source, const char *model, const char *pre)
 {
-    json_t *root = json_load_file(GGUF "base.json", 0, NULL), *value;
+    json_t *root = json_load_file(source, 0, NULL), *value;
     json_t *vocab = json_object_get(json_object_get(root, "model"), "vocab");
     json_t *merges = json_object_get(json_object_get(root, "model"), "merges");
     json_t *added = json_object_get(root, "added_tokens");
     const char *texts[4096] = { NULL }, *text;
     unsigned kinds[4096] = { 0 };
-    size_t i, count = json_object_size(vocab) + json_array_size(added);
+    size_t i, count = 0;
 
-    CHECK(root != NULL && count > 1400 && count < 4096);
+    CHECK(root != NULL && json_object_size(vocab) > 1400);
     json_object_foreach(vocab, text, value)
     {
-        texts[json_integer_value(value)] = text;
-        kinds[json_integer_value(value)] = 1;
+        const size_t id = (size_t)json_integer_value(value);
+
+        CHECK(id < 4096);
+        texts[id] = text;
+        kinds[id] = strlen(text) == 6 && memcmp(text, "<0x", 3) == 0 ? 6 : 1;
+        count = id + 1 > count ? id + 1 : count;
     }
     json_array_foreach(added, i, value)
     {
         const size_t id = (size_t)json_integer_value(json_object_get(value, "id"));
 
-        CHECK(id < count);
+        CHECK(id < 4096);
         texts[id] = json_string_value(json_object_get(value, "content"));
         kinds[id] = json_is_true(json_object_get(value, "special")) ? 3 : 4;
+        count = id + 1 > count ? id + 1 : count;
     }
-    gguf_begin(0, 6);
-    put_string("tokenizer.ggml.model", "gpt2");
-    put_string("tokenizer.ggml.pre", pre);
-    gguf_number("tokenizer.ggml.add_bos_token", BOOL, 0, 1);
+    gguf_begin(0, pre != NULL ? 6 : 7);
+    put_string("tokenizer.ggml.model", model);
+    if (pre != NULL)
+        put_string("tokenizer.ggml.pre", pre);
+    if (pre == NULL)
+        gguf_number("tokenizer.ggml.bos_token_id", U32, 1, 4);
+    if (pre == NULL)
+        gguf_number("tokenizer.ggml.add_space_prefix", BOOL, 0, 1);
+    gguf_number("tokenizer.ggml.add_bos_token", BOOL, pre == NULL, 1);
     put_array("tokenizer.ggml.tokens", STRING, count);
     for (i = 0; i < count; i++)
         gguf_text(texts[i]);
@@ -82,6 +92,11 @@ static void write_bytes(const char *path, const char *pre)
     gguf_data(0);
     gguf_save(path);
     json_decref(root);
+}
+
+static void write_bytes(const char *path, const char *pre)
+{
+    write_merges(path, GGUF "base.json", "gpt2", pre);
 }
 
 static struct mp_tokenizer *load(const char *path)
@@ -128,6 +143,16 @@ static void every_pre_tokenizer_by_name(void)
         snprintf(expected, sizeof(expected), GGUF "%s.bin", names[i][1]);
         check_expected(load(path), names[i][0], expected, true);
     }
+}
+
+/* Gemma 4's: the same ids as from its tokenizer.json. */
+static void marks_for_spaces(void)
+{
+    char path[GGUF_PATH_BYTES];
+
+    path_of(path);
+    write_merges(path, FIXTURES "gemma/tokenizer.json", "gemma4", NULL);
+    check_expected(load(path), "gemma4", FIXTURES "gemma/expected.bin", true);
 }
 
 /* Texts that would take forever if a pattern went back and forth in them. */
@@ -308,7 +333,7 @@ static void broken_pieces_are_refused(void)
     write_scored(path, plain, 0, 0, -1);
     check_refused(path, "E_TOK_EMPTY", "has no tokens");
     gguf_begin(0, 1), put_string("tokenizer.ggml.model", "t5"), gguf_data(0), gguf_save(path);
-    check_refused(path, "E_TOK_TYPE", "got 't5', need 'gpt2', a byte-level BPE, or 'llama'");
+    check_refused(path, "E_TOK_TYPE", "got 't5', need 'gpt2', a byte-level BPE, 'llama', pieces");
     gguf_begin(0, 1), put_string("tokenizer.ggml.model", "llama"), gguf_data(0), gguf_save(path);
     check_refused(path, "E_GGUF_KEY", "tokenizer.ggml.tokens");
 }
@@ -368,15 +393,20 @@ static void use(const struct fault_plan *plan, void *ctx)
 static void every_call_fails_once(void)
 {
     static char scored[] = GGUF "scores.gguf", unigram[] = FIXTURES "unigram";
+    char marked[GGUF_PATH_BYTES];
 
     fault_sweep_briefly(true);
     CHECK(fault_sweep(FAULT_ANY, use, scored) > 0);
     CHECK(fault_sweep(FAULT_ANY, use, unigram) > 0);
+    path_of(marked);
+    write_merges(marked, FIXTURES "gemma/tokenizer.json", "gemma4", NULL);
+    CHECK(fault_sweep(FAULT_ANY, use, marked) > 0);
 }
 
 int main(void)
 {
     RUN(every_pre_tokenizer_by_name);
+    RUN(marks_for_spaces);
     RUN(long_texts_take_no_longer);
     RUN(pieces_of_sentencepiece);
     RUN(kinds_of_pieces);
