@@ -100,6 +100,7 @@ mp_test(unit/engine/model_name_test LIBS mp_engine WRAP LABELS fault)
 mp_test(unit/engine/config_families_test LIBS mp_engine PkgConfig::JANSSON m)
 mp_test(unit/vmm/format/elf_test LIBS mp_vmm WRAP LABELS fault)
 mp_test(unit/vmm/format/expert_names_test LIBS mp_vmm)
+mp_test(unit/vmm/format/gguf_messages_test LIBS mp_vmm mp_base SOURCES tests/support/gguf.c)
 mp_test(unit/vmm/format/gguf_test LIBS mp_vmm mp_base SOURCES tests/support/gguf.c WRAP LABELS fault)
 mp_test(unit/vmm/format/safetensors_test LIBS mp_engine TIMEOUT 200)
 mp_test(unit/engine/tokenizer_test LIBS mp_engine TIMEOUT 300)
@@ -123,13 +124,24 @@ mp_test(model/family_test LIBS mp_engine SOURCES tests/model/harness.c tests/mod
 target_link_options(model_family_test PRIVATE -Wl,--wrap=mp_arch_at)
 mp_test(model/recurrent_test LIBS mp_engine SOURCES tests/model/harness.c tests/model/rewrite.c
     tests/model/tiny_model.c)
-mp_test(model/gguf/gguf_test LIBS mp_engine PkgConfig::JANSSON SOURCES tests/model/harness.c
-    tests/model/rewrite.c tests/model/tiny_model.c tests/model/gguf/to_gguf.c WRAP LABELS fault TIMEOUT 300)
+set(TO_GGUF tests/model/gguf/to_gguf.c tests/model/gguf/to_gguf_delta.c
+    tests/model/gguf/to_gguf_tensors.c)
+mp_test(model/gguf/gguf_families_test LIBS mp_engine PkgConfig::JANSSON m
+    SOURCES tests/model/harness.c tests/model/rewrite.c tests/model/tiny_model.c
+    tests/model/gguf/twin_runs.c ${TO_GGUF} WRAP LABELS fault TIMEOUT 300)
+mp_test(model/gguf/gguf_test LIBS mp_engine PkgConfig::JANSSON SOURCES tests/model/gguf/twin_runs.c tests/model/harness.c
+    tests/model/rewrite.c tests/model/tiny_model.c ${TO_GGUF} WRAP LABELS fault TIMEOUT 300)
+add_executable(make_twin tests/model/gguf/make_twin.c tests/model/gguf/twin_runs.c
+    tests/model/harness.c tests/model/rewrite.c tests/model/tiny_model.c ${TO_GGUF})
+target_link_libraries(make_twin PRIVATE mp_engine mp_options PkgConfig::JANSSON m)
+add_test(NAME system/families/llama COMMAND python3 tests/system/families/llama_test.py
+    $<TARGET_FILE:moepager> $<TARGET_FILE:make_twin> WORKING_DIRECTORY ${CMAKE_SOURCE_DIR})
+set_tests_properties(system/families/llama PROPERTIES TIMEOUT 300 SKIP_RETURN_CODE 77)
 mp_test(model/gguf/quantised_test LIBS mp_engine PkgConfig::JANSSON m SOURCES tests/model/harness.c
-    tests/model/rewrite.c tests/model/tiny_model.c tests/model/gguf/to_gguf.c VARIANTS cpu cuda TIMEOUT 300)
+    tests/model/rewrite.c tests/model/tiny_model.c ${TO_GGUF} VARIANTS cpu cuda TIMEOUT 300)
 mp_fake_cuda(model/gguf/quantised_test cuda)
 mp_test(model/gguf/gguf_refusals_test LIBS mp_engine PkgConfig::JANSSON SOURCES tests/model/harness.c
-    tests/model/rewrite.c tests/model/tiny_model.c tests/model/gguf/to_gguf.c WRAP LABELS fault TIMEOUT 300)
+    tests/model/rewrite.c tests/model/tiny_model.c ${TO_GGUF} WRAP LABELS fault TIMEOUT 300)
 mp_test(model/gguf/convert_test LIBS mp_engine PkgConfig::JANSSON m SOURCES tests/model/harness.c
     tests/model/rewrite.c tests/model/tiny_model.c TIMEOUT 300)
 mp_test(model/gguf/convert_refusals_test LIBS mp_engine PkgConfig::JANSSON m SOURCES

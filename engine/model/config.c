@@ -237,19 +237,8 @@ static enum mp_status read_switches(const json_t *root, struct mp_model_config *
     };
     enum mp_status status = MP_OK;
 
-    config->qk_norm_rows = config->arch->qk_norm_rows;
-    config->q_gate = config->arch->q_gate;
-    config->v_norm = config->arch->v_norm;
-    config->norms_after = config->arch->names[MP_ROLE_ATTN_AFTER].name != NULL;
-    config->router_norm = config->arch->names[MP_ROLE_ROUTER_NORM].name != NULL;
-    config->expert_scale = config->arch->names[MP_ROLE_EXPERT_SCALE].name != NULL;
-    config->layer_scale = config->arch->names[MP_ROLE_LAYER_SCALE].name != NULL;
-    config->sinks = config->arch->names[MP_ROLE_SINKS].name != NULL;
-    config->norm_bias = config->arch->names[MP_ROLE_ATTN_NORM_BIAS].name != NULL;
-    config->router_bias = config->arch->names[MP_ROLE_ROUTER_BIAS].name != NULL;
-    config->transposed_experts = config->arch->fused_transposed;
+    mp_arch_parts(config->arch, config);
     config->mxfp4 = config->arch->fused_mxfp4 && is_mxfp4(root);
-    config->expert_bias = config->arch->names[MP_ROLE_EXPERT_GATE_BIAS].name != NULL;
     for (size_t i = 0; status == MP_OK && i < MP_ARRAY_LEN(switches); i++)
         status = mp_config_switch(root, switches[i].from, switches[i].to);
     return status;

@@ -73,6 +73,9 @@ struct mp_delta {
     uint32_t key_heads, value_heads; /* the second a multiple of the first */
     uint32_t key_dim, value_dim;     /* of a head */
     uint32_t conv;                   /* tokens that the convolution before it sees */
+    bool in_parts; /* what enters it comes from matrices for channels and gates, not by key head, */
+    bool step_parts; /* and the numbers of a step from two, too */
+    bool tiled;      /* head h of values has key head h modulo their number */
 };
 
 struct mp_model_config {
@@ -103,6 +106,7 @@ struct mp_model_config {
     uint32_t nope_dim;        /* of a head's query and key, not rotated */
     uint32_t value_dim;       /* of a head's value */
     float latent_eps;         /* of the norms of latents */
+    bool latent_split;        /* in GGUF files: what makes keys and values of it are two tensors */
     struct mp_delta delta;
     uint32_t short_conv; /* or gated short convolutions: tokens that one sees, 0: there are none */
     bool linear[MP_LAYERS_MAX]; /* these layers have the one or the other */
@@ -158,6 +162,9 @@ struct mp_model_config {
 /* The name of config.json in a directory whose experts are stored in slices, so that no other
  * program mistakes it for an ordinary model. */
 #define MP_SLICED_CONFIG "moepager-model.json"
+
+/* The tensor of GGUF files that the configuration has read: divisors of frequencies. */
+#define MP_DIVISORS_NAME "rope_freqs.weight"
 
 /* Read both files from the model's directory, where generation_config.json may be absent, or the
  * metadata of the GGUF file. */

@@ -42,6 +42,16 @@ static bool has_delta(const struct mp_model_config *config, uint32_t layer)
     return config->linear[layer] && config->delta.key_heads > 0;
 }
 
+static bool has_delta_in(const struct mp_model_config *config, uint32_t layer)
+{
+    return has_delta(config, layer) && !config->delta.in_parts;
+}
+
+static bool has_delta_parts(const struct mp_model_config *config, uint32_t layer)
+{
+    return has_delta(config, layer) && config->delta.in_parts;
+}
+
 static bool has_conv(const struct mp_model_config *config, uint32_t layer)
 {
     return config->linear[layer] && config->short_conv > 0;
@@ -56,6 +66,16 @@ static bool is_latent(const struct mp_model_config *config, uint32_t layer)
 {
     (void)layer;
     return config->kv_rank > 0;
+}
+
+static bool has_kv_up(const struct mp_model_config *config, uint32_t layer)
+{
+    return is_latent(config, layer) && !config->latent_split;
+}
+
+static bool has_split_up(const struct mp_model_config *config, uint32_t layer)
+{
+    return is_latent(config, layer) && config->latent_split;
 }
 
 /* Else they come from the latent, with the keys, or are the keys. */
@@ -158,10 +178,12 @@ const struct mp_role_info mp_roles[MP_ROLE_COUNT] = {
     [MP_ROLE_CONV_IN] = { MP_DIM_CONV_IN, MP_DIM_HIDDEN, LAYER(conv.in), has_conv },
     [MP_ROLE_CONV] = { MP_DIM_HIDDEN, MP_DIM_CONV, LAYER(conv.taps), has_conv },
     [MP_ROLE_CONV_OUT] = { MP_DIM_HIDDEN, MP_DIM_HIDDEN, LAYER(conv.out), has_conv },
-    [MP_ROLE_DELTA_IN] = { MP_DIM_DELTA_IN, MP_DIM_HIDDEN, LAYER(delta.in), has_delta },
+    [MP_ROLE_DELTA_IN] = { MP_DIM_DELTA_IN, MP_DIM_HIDDEN, LAYER(delta.in), has_delta_in },
     [MP_ROLE_DELTA_STEPS] = { MP_DIM_DELTA_STEPS, MP_DIM_HIDDEN, LAYER(delta.steps), has_delta },
-    [MP_ROLE_DELTA_QKV] = { MP_DIM_DELTA_CHANNELS, MP_DIM_HIDDEN, LAYER(delta.qkv), has_delta },
-    [MP_ROLE_DELTA_GATE] = { MP_DIM_DELTA_VALUES, MP_DIM_HIDDEN, LAYER(delta.gate), has_delta },
+    [MP_ROLE_DELTA_QKV] = { MP_DIM_DELTA_CHANNELS, MP_DIM_HIDDEN, LAYER(delta.qkv),
+                            has_delta_parts },
+    [MP_ROLE_DELTA_GATE] = { MP_DIM_DELTA_VALUES, MP_DIM_HIDDEN, LAYER(delta.gate),
+                             has_delta_parts },
     [MP_ROLE_DELTA_SHARE] = { MP_DIM_DELTA_HEADS, MP_DIM_HIDDEN, LAYER(delta.share), has_delta },
     [MP_ROLE_DELTA_TIME] = { MP_DIM_DELTA_HEADS, MP_DIM_HIDDEN, LAYER(delta.time), has_delta },
     [MP_ROLE_DELTA_CONV] = { MP_DIM_DELTA_CHANNELS, MP_DIM_DELTA_CONV, LAYER(delta.conv),
@@ -174,7 +196,9 @@ const struct mp_role_info mp_roles[MP_ROLE_COUNT] = {
     [MP_ROLE_Q_DOWN] = { MP_DIM_Q_RANK, MP_DIM_HIDDEN, LAYER(q_down), has_q_rank },
     [MP_ROLE_Q_DOWN_NORM] = { MP_DIM_Q_RANK, MP_DIM_NONE, LAYER(q_down_norm), has_q_rank },
     [MP_ROLE_LATENT_NORM] = { MP_DIM_KV_RANK, MP_DIM_NONE, LAYER(latent_norm), is_latent },
-    [MP_ROLE_KV_UP] = { MP_DIM_KV_UP, MP_DIM_KV_RANK, LAYER(kv_up), is_latent },
+    [MP_ROLE_KV_UP] = { MP_DIM_KV_UP, MP_DIM_KV_RANK, LAYER(kv_up), has_kv_up },
+    [MP_ROLE_K_UP] = { MP_DIM_K_UP, MP_DIM_NOPE, LAYER(k_up), has_split_up },
+    [MP_ROLE_V_UP] = { MP_DIM_O_COLS, MP_DIM_KV_RANK, LAYER(v_up), has_split_up },
     [MP_ROLE_Q] = { MP_DIM_Q, MP_DIM_Q_COLS, LAYER(q), has_attention },
     [MP_ROLE_Q_BIAS] = { MP_DIM_Q, MP_DIM_NONE, LAYER(q_bias), has_qkv_bias },
     [MP_ROLE_K] = { MP_DIM_KV, MP_DIM_HIDDEN, LAYER(k), has_attention },
@@ -237,6 +261,8 @@ uint64_t mp_dim_size(const struct mp_model_config *config, enum mp_dim dim, uint
     case MP_DIM_Q_RANK: return config->q_rank;
     case MP_DIM_KV_RANK: return config->kv_rank;
     case MP_DIM_KV_UP: return (uint64_t)config->heads * (config->nope_dim + config->value_dim);
+    case MP_DIM_K_UP: return (uint64_t)config->heads * config->kv_rank;
+    case MP_DIM_NOPE: return config->nope_dim;
     case MP_DIM_O_COLS: return config->heads * (config->kv_rank > 0 ? config->value_dim : head_dim);
     case MP_DIM_KV: return mp_layer_kv_heads(config, layer) * head_dim;
     case MP_DIM_HEAD: return head_dim;

@@ -39,7 +39,9 @@ enum mp_role {
     MP_ROLE_Q_DOWN, /* this and the norms of latents: latent attention */
     MP_ROLE_Q_DOWN_NORM,
     MP_ROLE_LATENT_NORM,
-    MP_ROLE_KV_UP,
+    MP_ROLE_KV_UP, /* or the next two: parts of its rows, those of keys transposed */
+    MP_ROLE_K_UP,
+    MP_ROLE_V_UP,
     MP_ROLE_Q,
     MP_ROLE_Q_BIAS,
     MP_ROLE_K,
@@ -88,6 +90,8 @@ enum mp_dim {
     MP_DIM_Q_RANK,
     MP_DIM_KV_RANK,
     MP_DIM_KV_UP,  /* keys and values of all heads, from the latent */
+    MP_DIM_K_UP,   /* latents of all heads */
+    MP_DIM_NOPE,   /* a head's key that is not rotated */
     MP_DIM_O_COLS, /* Q, or values of all heads */
     MP_DIM_KV,     // K
     MP_DIM_HEAD,   // D

@@ -56,14 +56,15 @@ struct mp_expert_bias {
     const float *down; // (E, H)
 };
 
-/* Of a gated delta network; C channels, V values, N heads of values. Families have `in` and
- * `steps`, whose rows go by heads of keys, or the other four. */
+/* Of a gated delta network; C channels, V values, N heads of values. Rows of `in` and `steps` go by
+ * heads of keys; in place of either there can be the two parts. */
 struct mp_delta_weights {
     struct mp_view in, steps;              // (C + V, H), (2 N, H)
     struct mp_view qkv, gate, share, time; // (C, H), (V, H), (N, H), (N, H)
     const float *conv;                     // (C, tokens)
-    const float *step_bias, *decay, *norm; // (N), (N): a logarithm, (value_dim)
-    struct mp_view out;                    // (H, V)
+    const float *step_bias, *decay, *norm; // (N), (N): by a unit of time, (value_dim)
+    struct mp_view out;                    // (H, V); columns in the order of `in_order`
+    bool in_order; /* tiled heads: those of `out` are not, as in directories */
 };
 
 /* Of a gated short convolution. */
@@ -87,7 +88,9 @@ struct mp_layer_weights {
     struct mp_view q_down;    // (R, H); q is (Q, R) then
     const float *q_down_norm; // (R)
     const float *latent_norm; // (R)
-    struct mp_view kv_up;     // (heads * (nope_dim + value_dim), R)
+    struct mp_view kv_up;     // (heads * (nope_dim + value_dim), R), or two parts of it:
+    struct mp_view k_up;      // (heads * nope_dim, R), of blocks (heads * R, nope_dim)
+    struct mp_view v_up;      // (heads * value_dim, R)
     const float *q_bias;      // (Q) or NULL
     const float *k_bias;      // (K) or NULL
     const float *v_bias;      // (K) or NULL

@@ -271,7 +271,7 @@ enum mp_status mp_weights_want_experts(struct mp_weights_plan *plan, uint32_t la
         numbers.expert = i;
         if (plan->weights->slices.count > 1)
             status = want_sliced_expert(plan, first + i, &numbers);
-        else if (config->arch->stacked[MP_PIECE_GATE] != NULL)
+        else if (config->arch->stacked[MP_PIECE_GATE] != NULL && !fused)
             status = want_stacked_expert(plan, first + i, &numbers);
         else if (config->mxfp4)
             status = want_apart_expert(plan, first + i, &numbers);

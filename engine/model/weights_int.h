@@ -18,8 +18,11 @@ struct mp_weights_item {
     uint64_t count;        /* elements */
     uint32_t head_rows; /* rows of a head, for heads whose rotary pairs are moved half a head apart;
                            0: keep the order */
-    uint32_t head_first; /* but for these first ones of them */
-    float offset;        /* added to converted elements */
+    uint32_t head_first;           /* but for these first ones of them */
+    uint32_t turn_rows, turn_cols; /* matrices of this size that are transposed; 0: none */
+    uint32_t tiles, tile_bytes;    /* parts of a row that stand in turns, so many turns; 0: none */
+    bool exponent;                 /* converted elements become -exp() of them */
+    float offset;                  /* added to converted elements */
     const float **floats;
     const void **data;
 };

@@ -159,12 +159,49 @@ static float norm_offset(const struct mp_model_config *config, enum mp_role role
     return norm && config->arch->norm_offset ? 1 : 0;
 }
 
-/* Convolutions of each channel have a dimension of 1 in between. */
-static void add_dimension(struct mp_tensor_need *need)
+/* Convolutions of each channel have a dimension of 1 in between, but in GGUF files. */
+static void add_dimension(const struct mp_weights_plan *plan, struct mp_tensor_need *need)
 {
+    if (mp_checkpoint_gguf(plan->checkpoint) != NULL)
+        return;
     need->shape[2] = need->shape[1];
     need->shape[1] = 1;
     need->dims = 3;
+}
+
+/* A matrix for each head. */
+static void stack_heads(const struct mp_model_config *config, struct mp_tensor_need *need)
+{
+    need->shape[2] = need->shape[1];
+    need->shape[1] = need->shape[0] / config->heads;
+    need->shape[0] = config->heads;
+    need->dims = 3;
+}
+
+/* From latents to keys: plain numbers are put in the order that directories have; blocks cannot be.
+ */
+static void turn_heads(const struct mp_model_config *config, struct mp_weights_item *item,
+                       struct mp_view *view)
+{
+    if (view->type >= MP_WTYPE_PLAIN_COUNT)
+        return;
+    item->turn_rows = config->kv_rank;
+    item->turn_cols = config->nope_dim;
+    view->rows = (size_t)config->heads * config->nope_dim;
+    view->cols = config->kv_rank;
+}
+
+/* Columns of plain numbers go back to the order that directories have; blocks stay. */
+static void order_tiles(const struct mp_model_config *config, struct mp_weights_item *item,
+                        struct mp_delta_weights *weights)
+{
+    const struct mp_delta *delta = &config->delta;
+
+    if (item->type >= MP_WTYPE_PLAIN_COUNT)
+        return;
+    weights->in_order = true;
+    item->tiles = delta->value_heads / delta->key_heads;
+    item->tile_bytes = (uint32_t)mp_wtype_bytes(item->type, delta->value_dim);
 }
 
 /*
@@ -189,18 +226,26 @@ static enum mp_status want_role(struct mp_weights_plan *plan, enum mp_role role,
     mp_assert(plan->item_count < plan->item_capacity);
     item->count = need.shape[0] * (matrix ? need.shape[1] : 1);
     item->offset = norm_offset(plan->config, role);
+    item->exponent = role == MP_ROLE_DELTA_DECAY && !plan->config->arch->decays;
     if (role == MP_ROLE_DELTA_CONV || role == MP_ROLE_CONV)
-        add_dimension(&need);
+        add_dimension(plan, &need);
+    if (role == MP_ROLE_K_UP || role == MP_ROLE_V_UP)
+        stack_heads(plan->config, &need);
     if (status == MP_OK)
         status = mp_weights_find(plan, &need, &item->tensor, &item->type);
     if (status != MP_OK)
         return status;
     if (matrix && !mp_role_floats(role)) {
-        *view =
-            (struct mp_view){ .type = item->type, .rows = need.shape[0], .cols = need.shape[1] };
+        *view = (struct mp_view){ .type = item->type,
+                                  .rows = mp_dim_size(plan->config, info->rows, layer),
+                                  .cols = mp_dim_size(plan->config, info->cols, layer) };
         item->data = &view->data;
         if (plan->config->arch->rotary_neighbours && (role == MP_ROLE_Q || role == MP_ROLE_K))
             part_heads(plan->config, role, item);
+        if (role == MP_ROLE_K_UP)
+            turn_heads(plan->config, item, view);
+        if (role == MP_ROLE_DELTA_OUT && plan->config->delta.tiled)
+            order_tiles(plan->config, item, &plan->weights->layers[layer].delta);
     } else {
         item->floats = (const float **)(void *)view;
     }
@@ -244,7 +289,8 @@ static void count_extra(struct mp_weights_plan *plan)
     for (size_t i = 0; i < count; i++) {
         const char *name = mp_checkpoint_tensor(plan->checkpoint, i)->st.name;
 
-        if (plan->used[i] || strncmp(name, MP_PAD_PREFIX, strlen(MP_PAD_PREFIX)) == 0)
+        if (plan->used[i] || strncmp(name, MP_PAD_PREFIX, strlen(MP_PAD_PREFIX)) == 0 ||
+            strcmp(name, MP_DIVISORS_NAME) == 0)
             continue;
         if (plan->weights->extra_tensors++ == 0)
             plan->weights->extra_name = name;

@@ -5,6 +5,7 @@
  * offset within a disk block, at any address. Norms and biases are converted after the runs.
  */
 #include <inttypes.h>
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -185,6 +186,57 @@ static enum mp_status part_neighbours(const struct mp_weights_item *item, char *
     return MP_OK;
 }
 
+/* Each matrix in its place. */
+static enum mp_status turn_matrices(const struct mp_weights_item *item, char *data)
+{
+    const size_t rows = item->turn_rows, cols = item->turn_cols,
+                 size = mp_wtype_bytes(item->type, 1);
+    const size_t bytes = rows * cols * size;
+    char *matrix = malloc(bytes);
+
+    if (matrix == NULL)
+        return mp_fail_no_memory("a matrix of a head", bytes);
+    for (uint64_t at = 0; at < item->tensor->st.bytes; at += bytes) {
+        memcpy(matrix, data + at, bytes);
+        for (size_t row = 0; row < rows; row++) {
+            for (size_t col = 0; col < cols; col++)
+                memcpy(data + at + (col * rows + row) * size, matrix + (row * cols + col) * size,
+                       size);
+        }
+    }
+    free(matrix);
+    return MP_OK;
+}
+
+/* Part i of a row, of n in t turns, becomes part i % (n / t) * t + i / (n / t). */
+static enum mp_status order_tiles(const struct mp_weights_item *item, char *data)
+{
+    const size_t bytes = item->tensor->st.bytes / item->tensor->st.shape[0];
+    const size_t parts = bytes / item->tile_bytes, keys = parts / item->tiles;
+    char *row = malloc(bytes);
+
+    if (row == NULL)
+        return mp_fail_no_memory("a row of a matrix", bytes);
+    for (uint64_t at = 0; at < item->tensor->st.bytes; at += bytes) {
+        memcpy(row, data + at, bytes);
+        for (size_t i = 0; i < parts; i++)
+            memcpy(data + at + (i % keys * item->tiles + i / keys) * item->tile_bytes,
+                   row + i * item->tile_bytes, item->tile_bytes);
+    }
+    free(row);
+    return MP_OK;
+}
+
+/* Elements as floats, and what becomes of some. */
+static void convert_item(const struct mp_weights_item *item, float *out, const char *data)
+{
+    mp_kernels_ref.convert(out, data, item->type, item->count);
+    for (uint64_t k = 0; item->offset != 0 && k < item->count; k++)
+        out[k] += item->offset;
+    for (uint64_t k = 0; item->exponent && k < item->count; k++)
+        out[k] = -expf(out[k]);
+}
+
 static enum mp_status set_addresses(const struct mp_weights_plan *plan)
 {
     char *block = plan->weights->block;
@@ -195,16 +247,17 @@ static enum mp_status set_addresses(const struct mp_weights_plan *plan)
 
         if (item->head_rows != 0)
             status = part_neighbours(item, block + item->block_offset);
-
+        if (item->turn_rows != 0)
+            status = turn_matrices(item, block + item->block_offset);
+        if (item->tiles != 0)
+            status = order_tiles(item, block + item->block_offset);
         if (item->data != NULL) {
             *item->data = block + item->block_offset;
             continue;
         }
         *item->floats = (float *)(void *)(block + item->float_offset);
-        mp_kernels_ref.convert((float *)(void *)(block + item->float_offset),
-                               block + item->block_offset, item->type, item->count);
-        for (uint64_t k = 0; item->offset != 0 && k < item->count; k++)
-            ((float *)(void *)(block + item->float_offset))[k] += item->offset;
+        convert_item(item, (float *)(void *)(block + item->float_offset),
+                     block + item->block_offset);
     }
     if (plan->config->tied)
         plan->weights->head = plan->weights->embed;

@@ -2,7 +2,7 @@
 #define MP_TESTS_FAMILIES_H
 
 /*
- * Models of tools/hf/make_family_fixtures.py and make_deepseek_fixtures.py, two shapes of each
+ * Models of tools/hf/make_family_fixtures.py and make_numpy_fixtures.py, two shapes of each
  * family: X(directory in tests/data/models).
  */
 #define FAMILY_FIXTURES(X)    \
@@ -12,7 +12,9 @@
 /* Devices compute them too. */
 #define DEVICE_FAMILY_FIXTURES(X) \
     X("deepseek-a")               \
-    X("deepseek-b")
+    X("deepseek-b")               \
+    X("xverse-a")                 \
+    X("xverse-b")
 
 /* They ask for more than devices compute. */
 #define CPU_FAMILY_FIXTURES(X) \

@@ -223,7 +223,7 @@ static void families_are_complete(void)
         }
         CHECK_EQ(arch->fused_gate_up == NULL, arch->fused_down == NULL);
     }
-    CHECK_EQ(count, 20);
+    CHECK_EQ(count, 22);
 }
 
 static void unchanged(struct rewritten *tensor)
@@ -303,7 +303,7 @@ static void unknown_families_get_all_names(void)
         "GraniteMoeForCausalLM, Lfm2MoeForCausalLM, "
         "MiniMaxM2ForCausalLM, MixtralForCausalLM, OlmoeForCausalLM, PhimoeForCausalLM, Qwen2MoeForCausalLM, "
         "Qwen3_5MoeForConditionalGeneration, Qwen3_5MoeForCausalLM, Qwen3MoeForCausalLM, "
-        "Qwen3NextForCausalLM, OakForCausalLM, EndlessForCausalLM");
+        "Qwen3NextForCausalLM, XverseForCausalLM, XverseMoeForCausalLM, OakForCausalLM, EndlessForCausalLM");
 }
 
 static void names_have_an_end(void)

@@ -7,4 +7,9 @@
 int mp_gguf_by_name(const void *a, const void *b);
 int mp_gguf_by_key(const void *a, const void *b);
 
+/* gguf_check.c: place the tensors of a walked header, check that none overlaps, leaves the file or
+ * has the name of another, and sort entries and tensors. `file` is as messages show it. */
+enum mp_status mp_gguf_check_part(struct mp_gguf_part *part, const char *file,
+                                  uint64_t file_bytes) MP_MUST_CHECK;
+
 #endif

@@ -23,22 +23,32 @@ struct delta_job {
 };
 
 /* Queries, keys, values and gates, by key head in the file, one after the other. */
-static void order_row(const struct delta_job *job, const float *in, const float *steps, float *out)
+static void order_in(const struct delta_job *job, const float *in, float *out)
 {
     const struct mp_delta *d = job->d;
     const size_t K = mp_delta_keys(d), V = mp_delta_values(d), each = d->value_heads / d->key_heads;
     const size_t D = d->key_dim, values = each * d->value_dim, group = 2 * D + 2 * values;
-    float *share = out + 2 * K + 2 * V, *time = share + d->value_heads;
 
     for (size_t h = 0; h < d->key_heads; h++) {
-        const float *from = in + h * group, *step = steps + h * 2 * each;
+        const float *from = in + h * group;
 
         memcpy(out + h * D, from, D * sizeof(float));
         memcpy(out + K + h * D, from + D, D * sizeof(float));
         memcpy(out + 2 * K + h * values, from + 2 * D, values * sizeof(float));
         memcpy(out + 2 * K + V + h * values, from + 2 * D + values, values * sizeof(float));
+    }
+}
+
+/* The same of the numbers of a step. */
+static void order_steps(const struct delta_job *job, const float *steps, float *share)
+{
+    const size_t each = job->d->value_heads / job->d->key_heads;
+
+    for (size_t h = 0; h < job->d->key_heads; h++) {
+        const float *step = steps + h * 2 * each;
+
         memcpy(share + h * each, step, each * sizeof(float));
-        memcpy(time + h * each, step + each, each * sizeof(float));
+        memcpy(share + job->d->value_heads + h * each, step + each, each * sizeof(float));
     }
 }
 
@@ -50,25 +60,29 @@ static void project(const struct delta_job *job)
     const size_t C = mp_delta_channels(job->d), V = mp_delta_values(job->d);
     const float *x = engine->state.xe;
     float *raw = job->rows + engine->config.tokens_max * width, *steps = raw + tokens * (C + V);
-    const struct mp_product together[] = {
-        { &w->in, NULL, x, H, raw, C + V },
-        { &w->steps, NULL, x, H, steps, 2 * (size_t)job->d->value_heads },
-    };
-    const struct mp_product alone[] = {
-        { &w->qkv, NULL, x, H, job->rows, width },
-        { &w->gate, NULL, x, H, job->rows + C, width },
-        { &w->share, NULL, x, H, job->rows + C + V, width },
-        { &w->time, NULL, x, H, job->rows + C + V + job->d->value_heads, width },
-    };
+    const size_t N = job->d->value_heads;
+    struct mp_product list[4];
+    size_t count = 0;
 
-    if (w->in.data == NULL) {
-        mp_cpu_multiply(engine, alone, 4, tokens);
-        return;
+    if (w->in.data != NULL) {
+        list[count++] = (struct mp_product){ &w->in, NULL, x, H, raw, C + V };
+    } else {
+        list[count++] = (struct mp_product){ &w->qkv, NULL, x, H, job->rows, width };
+        list[count++] = (struct mp_product){ &w->gate, NULL, x, H, job->rows + C, width };
     }
-    mp_cpu_multiply(engine, together, 2, tokens);
-    for (size_t t = 0; t < tokens; t++)
-        order_row(job, raw + t * (C + V), steps + t * 2 * job->d->value_heads,
-                  job->rows + t * width);
+    if (w->steps.data != NULL) {
+        list[count++] = (struct mp_product){ &w->steps, NULL, x, H, steps, 2 * N };
+    } else {
+        list[count++] = (struct mp_product){ &w->share, NULL, x, H, job->rows + C + V, width };
+        list[count++] = (struct mp_product){ &w->time, NULL, x, H, job->rows + C + V + N, width };
+    }
+    mp_cpu_multiply(engine, list, count, tokens);
+    for (size_t t = 0; t < tokens; t++) {
+        if (w->in.data != NULL)
+            order_in(job, raw + t * (C + V), job->rows + t * width);
+        if (w->steps.data != NULL)
+            order_steps(job, steps + t * 2 * N, job->rows + t * width + C + V);
+    }
 }
 
 /* Some channels of all tokens: silu of what the last tokens weigh. */
@@ -120,11 +134,12 @@ static void step_head(const struct delta_job *job, float *row, size_t head, floa
     const struct mp_delta *d = job->d;
     const struct mp_kernels *kernels = job->c->engine->config.kernels;
     const size_t K = mp_delta_keys(d), D = d->key_dim, W = d->value_dim;
-    const size_t key_head = head / (d->value_heads / d->key_heads);
+    const size_t each = d->value_heads / d->key_heads;
+    const size_t key_head = d->tiled ? head % d->key_heads : head / each;
     const float *steps = row + mp_delta_channels(d) + mp_delta_values(d);
     const float share = 1 / (1 + expf(-steps[head]));
     const float time = softplus(steps[d->value_heads + head] + job->w->step_bias[head]);
-    const float decay = expf(-expf(job->w->decay[head]) * time);
+    const float decay = expf(job->w->decay[head] * time);
     float *value = row + 2 * K + head * W, q[DIM_MAX], k[DIM_MAX], found[DIM_MAX];
 
     unit(q, row + key_head * D, D, 1 / sqrtf((float)D));
@@ -141,6 +156,16 @@ static void step_head(const struct delta_job *job, float *row, size_t head, floa
         kernels->axpy(state + i * W, found, k[i], W);
         kernels->axpy(value, state + i * W, q[i], W);
     }
+}
+
+/* Where the output matrix has the head. */
+static size_t place_of(const struct delta_job *job, size_t head)
+{
+    const struct mp_delta *d = job->d;
+
+    return job->w->in_order
+               ? head % d->key_heads * (d->value_heads / d->key_heads) + head / d->key_heads
+               : head;
 }
 
 /* One head of all tokens, with its norm and gate. */
@@ -162,7 +187,8 @@ static void run_head(void *ctx, uint64_t head, unsigned thread)
         engine->config.kernels->rmsnorm(value, W, value, W, job->w->norm, W, 1,
                                         engine->config.model->norm_eps);
         engine->config.kernels->silu_mul(row + C + head * W, value, W);
-        memcpy(engine->state.att + t * V + head * W, row + C + head * W, W * sizeof(float));
+        memcpy(engine->state.att + t * V + place_of(job, head) * W, row + C + head * W,
+               W * sizeof(float));
     }
 }
 

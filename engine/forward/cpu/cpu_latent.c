@@ -35,13 +35,47 @@ static struct latent_job make_job(struct mp_compute *c, uint32_t layer)
     };
 }
 
-/* Where the matrices of a head begin: its rows for keys, then those for values. */
-static const char *head_rows(const struct latent_job *job, uint64_t head, size_t row)
+/* The rows of a matrix from `row` on. */
+static struct mp_view rows_of(const struct mp_view *w, size_t row)
 {
-    const struct mp_view *w = &job->w->kv_up;
+    struct mp_view rows = *w;
 
-    row += head * (job->m->nope_dim + job->m->value_dim);
-    return (const char *)w->data + mp_wtype_bytes(w->type, row * w->cols);
+    rows.data = (const char *)w->data + mp_wtype_bytes(w->type, row * w->cols);
+    return rows;
+}
+
+/* A head's rows for keys, and for values: one matrix has both, or each has its own. */
+static struct mp_view key_rows(const struct latent_job *job, uint64_t head)
+{
+    const struct mp_model_config *m = job->m;
+
+    return job->w->kv_up.data != NULL
+               ? rows_of(&job->w->kv_up, head * (m->nope_dim + m->value_dim))
+               : rows_of(&job->w->k_up, head * (job->w->k_up.rows / m->heads));
+}
+
+static struct mp_view value_rows(const struct latent_job *job, uint64_t head)
+{
+    const struct mp_model_config *m = job->m;
+
+    return job->w->kv_up.data != NULL
+               ? rows_of(&job->w->kv_up, head * (m->nope_dim + m->value_dim) + m->nope_dim)
+               : rows_of(&job->w->v_up, head * m->value_dim);
+}
+
+/* y += the rows, weighed by a query. */
+static void absorb_rows(const struct latent_job *job, const struct mp_view *rows, const float *raw,
+                        size_t raw_width, float *y, size_t width)
+{
+    const struct mp_model_config *m = job->m;
+    const struct mp_kernels *kernels = job->c->engine->config.kernels;
+    float row[LATENT_MAX];
+
+    for (size_t r = 0; r < m->nope_dim; r++) {
+        kernels->convert(row, rows_of(rows, r).data, rows->type, m->kv_rank);
+        for (size_t t = 0; t < job->c->engine->tokens; t++)
+            kernels->axpy(y + t * width, row, raw[t * raw_width + r], m->kv_rank);
+    }
 }
 
 /* The query of one head: its rotated part as it is, the other through the head's matrix. */
@@ -52,7 +86,8 @@ static void absorb_head(void *ctx, uint64_t head, unsigned thread)
     const struct mp_engine *engine = job->c->engine;
     const size_t D = m->head_dim, R = m->rotary_dim, N = m->nope_dim, width = (size_t)m->heads * D;
     const size_t raw_width = m->heads * (N + R), tokens = engine->tokens;
-    float *q = engine->state.q + head * D, row[LATENT_MAX];
+    const struct mp_view rows = key_rows(job, head);
+    float *q = engine->state.q + head * D;
     const float *raw = job->raw + head * (N + R);
 
     (void)thread;
@@ -60,13 +95,12 @@ static void absorb_head(void *ctx, uint64_t head, unsigned thread)
         memcpy(q + t * width, raw + t * raw_width + N, R * sizeof(float));
         memset(q + t * width + R, 0, m->kv_rank * sizeof(float));
     }
-    for (size_t r = 0; r < N; r++) {
-        engine->config.kernels->convert(row, head_rows(job, head, r), job->w->kv_up.type,
-                                        m->kv_rank);
-        for (size_t t = 0; t < tokens; t++)
-            engine->config.kernels->axpy(q + t * width + R, row, raw[t * raw_width + r],
-                                         m->kv_rank);
-    }
+    /* Blocks are as they are in the file, transposed. */
+    if (job->w->kv_up.data == NULL && rows.type >= MP_WTYPE_PLAIN_COUNT)
+        engine->config.kernels->matmul(q + R, width, rows.data, rows.type, N, raw, raw_width,
+                                       m->kv_rank, N, tokens);
+    else
+        absorb_rows(job, &rows, raw, raw_width, q + R, width);
 }
 
 /* (latent, rope) as it is projected becomes (rope, norm(latent)). */
@@ -123,10 +157,10 @@ static void value_of_head(void *ctx, uint64_t head, unsigned thread)
     const struct mp_model_config *m = job->m;
     const struct mp_engine *engine = job->c->engine;
     const size_t D = m->head_dim, V = m->value_dim;
+    const struct mp_view rows = value_rows(job, head);
 
     (void)thread;
-    engine->config.kernels->matmul(engine->state.q + head * V, m->heads * V,
-                                   head_rows(job, head, m->nope_dim), job->w->kv_up.type,
+    engine->config.kernels->matmul(engine->state.q + head * V, m->heads * V, rows.data, rows.type,
                                    m->kv_rank, engine->state.att + head * D + m->rotary_dim,
                                    m->heads * D, V, m->kv_rank, engine->tokens);
 }

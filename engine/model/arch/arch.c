@@ -18,6 +18,24 @@ const struct mp_arch *mp_arch_at(size_t index)
     return index < MP_ARRAY_LEN(archs) ? archs[index] : NULL;
 }
 
+void mp_arch_parts(const struct mp_arch *arch, struct mp_model_config *config)
+{
+    config->qk_norm_rows = arch->qk_norm_rows;
+    config->q_gate = arch->q_gate;
+    config->v_norm = arch->v_norm;
+    config->norms_after = arch->names[MP_ROLE_ATTN_AFTER].name != NULL;
+    config->router_norm = arch->names[MP_ROLE_ROUTER_NORM].name != NULL;
+    config->expert_scale = arch->names[MP_ROLE_EXPERT_SCALE].name != NULL;
+    config->layer_scale = arch->names[MP_ROLE_LAYER_SCALE].name != NULL;
+    config->sinks = arch->names[MP_ROLE_SINKS].name != NULL;
+    config->norm_bias = arch->names[MP_ROLE_ATTN_NORM_BIAS].name != NULL;
+    config->router_bias = arch->names[MP_ROLE_ROUTER_BIAS].name != NULL;
+    config->expert_bias = arch->names[MP_ROLE_EXPERT_GATE_BIAS].name != NULL;
+    config->transposed_experts = arch->fused_transposed;
+    config->delta.in_parts = arch->names[MP_ROLE_DELTA_QKV].name != NULL;
+    config->delta.step_parts = arch->names[MP_ROLE_DELTA_SHARE].name != NULL;
+}
+
 /* The number whose place the pattern has at `at`; *length_p: bytes of "{layer}" and so on, 0 where
  * there is none. */
 static uint32_t number_at(const char *at, const struct mp_name_numbers *numbers, size_t *length_p)

@@ -14,8 +14,8 @@
  * computes nothing. For a feature that the engine lacks (another router, another attention), add a
  * member to struct mp_model_config first, then a key or a switch here.
  *
- * A family that also occurs in GGUF files has a second constant in gguf.c, because those use other
- * names and keys for the same model.
+ * A family that also occurs in GGUF files has a second constant in engine/model/gguf, because those
+ * use other names and keys for the same model.
  *
  * Names of tensors are patterns: "{layer}", "{expert}" and "{slice}" stand for numbers.
  */
@@ -104,6 +104,9 @@ struct mp_arch {
     bool qk_norm_rows;     /* as in struct mp_model_config, like group_best */
     uint32_t group_best;   /* 0 is 1 */
     bool window_by_layer;  /* only "layer_types" determines which layers have one */
+    bool decays;           /* of GGUF files: delta networks have -exp() of the logarithm */
+    bool tiled;            /* of GGUF files: heads of values that share a key stand apart */
+    bool router_by_key;    /* of GGUF files: they say whether scores are sigmoids */
     uint32_t window_step;  /* of GGUF files: every so many-th layer sees all positions */
     bool yarn_untruncated; /* of GGUF files: struct mp_rope's `truncate` is false */
     struct mp_arch_keys keys;
@@ -150,7 +153,9 @@ struct mp_arch {
     X(qwen3_5_moe)      \
     X(qwen3_5_moe_text) \
     X(qwen3_moe)        \
-    X(qwen3_next)
+    X(qwen3_next)       \
+    X(xverse)           \
+    X(xverse_moe)
 
 #define X(name) extern const struct mp_arch mp_arch_##name;
 MP_ARCH_MAP(X)
@@ -165,17 +170,26 @@ const struct mp_arch *mp_arch_at(size_t index);
  * the first layer has one.
  */
 #define MP_ARCH_GGUF_MAP(X) \
+    X(deepseek)             \
+    X(deepseek2)            \
     X(ernie4_5_moe)         \
+    X(gemma4)               \
     X(glm4moe)              \
     X(gpt_oss)              \
     X(granitemoe)           \
+    X(lfm2moe)              \
     X(llama)                \
     X(minimax_m2)           \
     X(olmoe)                \
     X(qwen2moe)             \
-    X(qwen3moe)
+    X(qwen35moe)            \
+    X(qwen3moe)             \
+    X(qwen3next)
 
 const struct mp_arch *mp_arch_gguf_at(size_t index);
+
+/* Set what the family has without a key: by the tensors that it names, and by its constants. */
+void mp_arch_parts(const struct mp_arch *arch, struct mp_model_config *config);
 
 /* Numbers for a pattern. */
 struct mp_name_numbers {

@@ -67,10 +67,11 @@ static void broken_metadata_is_refused_by_name(void)
     } cases[] = {
         { { "general.architecture", ABSENT, 0, NULL }, "E_GGUF_KEY", "no key 'general.arch" },
         { { "general.architecture", MP_GGUF_U32, 1, NULL }, "E_GGUF_VALUE", "need a string" },
-        { { "general.architecture", MP_GGUF_STRING, 0, "gemma4" },
+        { { "general.architecture", MP_GGUF_STRING, 0, "mamba" },
           "E_UNSUPPORTED",
-          "got 'gemma4', this engine supports ernie4_5-moe, glm4moe, gpt-oss, granitemoe, llama, "
-          "minimax-m2, olmoe, qwen2moe, qwen3moe" },
+          "got 'mamba', this engine supports deepseek, deepseek2, ernie4_5-moe, gemma4, glm4moe, "
+          "gpt-oss, granitemoe, lfm2moe, llama, minimax-m2, olmoe, qwen2moe, qwen35moe, qwen3moe, "
+          "qwen3next" },
         { { Q "block_count", ABSENT, 0, NULL }, "E_GGUF_KEY", "no key 'qwen3moe.block_count'" },
         { { Q "block_count", MP_GGUF_U32, 0, NULL }, "E_CONFIG", "got 0, need 1 to 512" },
         { { Q "block_count", MP_GGUF_U32, 513, NULL }, "E_CONFIG", "got 513, need 1 to 512" },

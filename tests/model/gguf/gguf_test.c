@@ -7,114 +7,22 @@
 #include "tests/model/fails.h"
 #include "tests/model/gguf/to_gguf.h"
 #include "vmm/format/gguf.h"
-#include "tests/model/gguf/twins.h"
+#include "tests/model/gguf/twin_runs.h"
 #include "tests/model/harness.h"
-#include "tests/model/rewrite.h"
 #include "tests/support/tmpdir.h"
 
 /* ---- the same bits */
 
-static float *logits_of(const char *model, uint64_t budget_bytes, size_t *bytes_p)
-{
-    static const int32_t tokens[PROMPT + STEPS] = { 5, 66, 33, 61, 42, 8, 64, 12, 7, 60, 11 };
-    static const int32_t lens[1] = { PROMPT };
-    struct harness_options options = harness_defaults(model);
-    struct harness h;
-    float *logits;
-
-    options.budget_bytes = budget_bytes;
-    harness_open(&options, &h);
-    *bytes_p = (size_t)h.model.vocab * (STEPS + 1) * sizeof(*logits);
-    logits = malloc(*bytes_p);
-    CHECK(logits != NULL);
-    CHECK_EQ(harness_run(&h, tokens, PROMPT + STEPS, lens, 1, STEPS, logits), MP_OK);
-    CHECK_EQ(mp_engine_counters(h.engine)->invalid_decisions, 0);
-    harness_close(&h);
-    return logits;
-}
-
-/* Everything resident, the least that a budget can be, and something between. */
-static void check_budgets(const char *model, const float *want, size_t bytes)
-{
-    const struct harness_options options = harness_defaults(model);
-    const struct mp_space_plan plan = harness_plan(&options, NULL);
-    const uint64_t budgets[] = { UINT64_MAX, plan.smallest_bytes,
-                                 (plan.smallest_bytes + plan.full_bytes) / 2 };
-
-    for (size_t i = 0; i < MP_ARRAY_LEN(budgets); i++) {
-        size_t more;
-        float *got = logits_of(model, budgets[i], &more);
-
-        CHECK_EQ(more, bytes);
-        if (memcmp(got, want, bytes) != 0) {
-            fprintf(stderr, "%s: other logits at budget %zu\n", model, i);
-            exit(1);
-        }
-        free(got);
-    }
-}
-
-/* Routers, and what switches shared experts, become F32, as converters write them: products of
- * other types add in another order. */
-static void widen_routers(struct rewritten *tensor)
-{
-    const char *const tails[] = { ".gate.weight", "shared_expert_gate.weight",
-                                  "router.layer.weight", "mlp.router.weight" };
-    const size_t length = strlen(tensor->name);
-
-    for (size_t i = 0; i < MP_ARRAY_LEN(tails); i++) {
-        const size_t tail = strlen(tails[i]);
-        float *wide;
-
-        if (length < tail || strcmp(tensor->name + length - tail, tails[i]) != 0 ||
-            strcmp(tensor->dtype, "F32") == 0)
-            continue;
-        wide = malloc(2 * tensor->bytes);
-        CHECK(wide != NULL);
-        mp_kernels_ref.convert(wide, tensor->data,
-                               strcmp(tensor->dtype, "BF16") == 0 ? MP_WTYPE_BF16 : MP_WTYPE_F16,
-                               tensor->bytes / 2);
-        free(tensor->data);
-        tensor->data = wide;
-        tensor->dtype = "F32";
-        tensor->bytes *= 2;
-    }
-}
-
-static void check_twin(const char *source, const char *arch, const char *config)
-{
-    static unsigned count;
-    char name[32];
-    struct to_gguf job = plain(NULL, arch, in_tmpdir("twin.gguf"));
-    size_t bytes;
-    float *want;
-
-    snprintf(name, sizeof(name), "twin%u", count++);
-    job.model = in_tmpdir(name);
-    rewrite_model(source, job.model, config, widen_routers);
-    want = logits_of(job.model, UINT64_MAX, &bytes);
-    to_gguf(&job);
-    check_budgets(job.path, want, bytes);
-    job.align_bytes = 4096;
-    to_gguf(&job);
-    check_budgets(job.path, want, bytes);
-    job.align_bytes = 8;
-    job.parts = 3;
-    to_gguf(&job);
-    check_budgets(in_tmpdir("twin-00002-of-00003.gguf"), want, bytes);
-    free(want);
-}
-
 static void qwen3moe_gives_the_same_bits(void)
 {
-    check_twin(QWEN3, "qwen3moe", NULL);
-    check_twin(TINY, "qwen3moe", NULL);
+    twin_check(QWEN3, "qwen3moe", NULL, NULL);
+    twin_check(TINY, "qwen3moe", NULL, NULL);
 }
 
 /* Rows of queries and keys are put back in order. */
 static void mixtral_gives_the_same_bits(void)
 {
-    check_twin(DATA "mixtral-tiny", "llama", NULL);
+    twin_check(DATA "mixtral-tiny", "llama", NULL, NULL);
 }
 
 /* Of a model whose first layer has experts, as GGUF has no dense ones. */
@@ -125,23 +33,25 @@ static void qwen2moe_gives_the_same_bits(void)
         "\"num_hidden_layers\":1,\"num_attention_heads\":5,\"num_key_value_heads\":1,"
         "\"num_experts\":8,\"num_experts_per_tok\":3,\"moe_intermediate_size\":24,"
         "\"shared_expert_intermediate_size\":136,\"rope_theta\":1000000.0}";
-    check_twin(DATA "qwen2moe-tiny", "qwen2moe", config);
+    twin_check(DATA "qwen2moe-tiny", "qwen2moe", config, NULL);
 }
 
 /* Keys of their own, biases of the choice, leading layers without experts, and the same bits. */
 static void other_families_give_the_same_bits(void)
 {
-    check_twin(DATA "ernie4_5_moe-b", "ernie4_5-moe", NULL);
-    check_twin(DATA "glm4_moe-a", "glm4moe", NULL);
-    check_twin(DATA "glm4_moe-b", "glm4moe", NULL);
-    check_twin(DATA "gpt_oss-a", "gpt-oss", NULL);
-    check_twin(DATA "gpt_oss-mxfp4", "gpt-oss", NULL);
-    check_twin(DATA "granitemoe-a", "granitemoe", NULL);
-    check_twin(DATA "minimax_m2-a", "minimax-m2", NULL);
-    check_twin(DATA "minimax_m2-b", "minimax-m2", NULL);
-    check_twin(DATA "olmoe-a", "olmoe", NULL);
+    twin_check(DATA "deepseek-a", "deepseek", NULL, NULL);
+    twin_check(DATA "ernie4_5_moe-b", "ernie4_5-moe", NULL, NULL);
+    twin_check(DATA "glm4_moe-a", "glm4moe", NULL, NULL);
+    twin_check(DATA "glm4_moe-b", "glm4moe", NULL, NULL);
+    twin_check(DATA "gpt_oss-a", "gpt-oss", NULL, NULL);
+    twin_check(DATA "gpt_oss-mxfp4", "gpt-oss", NULL, NULL);
+    twin_check(DATA "granitemoe-a", "granitemoe", NULL, NULL);
+    twin_check(DATA "minimax_m2-a", "minimax-m2", NULL, NULL);
+    twin_check(DATA "minimax_m2-b", "minimax-m2", NULL, NULL);
+    twin_check(DATA "olmoe-a", "olmoe", NULL, NULL);
 }
 
+/* A model that such a file can say: sines and cosines as large as they are. */
 static void numbers_of_other_families_are_checked(void)
 {
     static const struct {

@@ -24,8 +24,12 @@ struct to_gguf {
     uint32_t parts;     /* 1: the file is whole */
     const char *pre;    /* with the tokenizer of the directory, and this pre-tokenizer; NULL: ids */
     const char *chat;   /* NULL: none */
-    const char *leave;  /* a tensor that is left out; NULL: none */
-    const char *retype; /* a tensor that says that it is of type `type`; NULL: none */
+    bool whole_latent;  /* latent attention and delta networks as older files have them */
+    bool latent_blocks; /* the two parts of it in Q8_0, of a model in F32 */
+    bool fused;         /* gate and up of all experts in one tensor */
+    const float *divisors; /* of frequencies; NULL: none */
+    const char *leave;     /* a tensor that is left out; NULL: none */
+    const char *retype;    /* a tensor that says that it is of type `type`; NULL: none */
     uint32_t type;
     struct gguf_change change;
 };

@@ -80,7 +80,7 @@ static void a_name_gives_its_layer_back(void)
 static void families_are_listed_to_the_last(void)
 {
     CHECK_STR(mp_arch_at(0)->model_type, "deepseek");
-    CHECK_STR(mp_arch_gguf_at(0)->name, "ernie4_5-moe");
+    CHECK_STR(mp_arch_gguf_at(0)->name, "deepseek");
     for (size_t i = 0; mp_arch_at(i) != NULL; i++) {
         CHECK(mp_arch_at(i)->name != NULL && mp_arch_at(i)->default_positions > 0);
         CHECK(i < 64);

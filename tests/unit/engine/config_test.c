@@ -145,7 +145,7 @@ static void rope_in_every_place_where_it_is_written(void)
     "Lfm2MoeForCausalLM, MiniMaxM2ForCausalLM, MixtralForCausalLM, OlmoeForCausalLM, " \
     "PhimoeForCausalLM, Qwen2MoeForCausalLM, Qwen3_5MoeForConditionalGeneration, "     \
     "Qwen3_5MoeForCausalLM, Qwen3MoeForCausalLM, "                                     \
-    "Qwen3NextForCausalLM"
+    "Qwen3NextForCausalLM, XverseForCausalLM, XverseMoeForCausalLM"
 
 #define QUANTISED(got)                                                               \
     "key 'quantization_config' in 'config.json': got " got ", this engine supports " \

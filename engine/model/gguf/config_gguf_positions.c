@@ -2,11 +2,12 @@
  * What the metadata of a GGUF file say about positions: how they are scaled, and which layers see a
  * window of them only.
  */
+#include <inttypes.h>
 #include <math.h>
 #include <string.h>
 
 #include "engine/model/arch/arch.h"
-#include "engine/model/config_gguf_int.h"
+#include "engine/model/gguf/config_gguf_int.h"
 #include "vmm/base/compiler.h"
 
 #define SCALE_MAX 1e6
@@ -41,6 +42,22 @@ static enum mp_status number_or(const struct mp_gguf_config *source, const char 
                : MP_OK;
 }
 
+/* Latent attention makes up for sines and cosines that are too small, by a share of what they lack;
+ * the key is a tenth of it, as a 32-bit number. Models are as large as the share in both places. */
+static enum mp_status read_latent_yarn(const struct mp_gguf_config *source,
+                                       struct mp_model_config *config)
+{
+    static const char key[] = "rope.scaling.yarn_log_multiplier";
+    double tenth = 0, share;
+    enum mp_status status = mp_gguf_config_double(source, key, 0, SCALE_MAX, &tenth);
+
+    share = round(tenth * 1e7) / 1e6;
+    config->rope.magnitude = 1;
+    config->attention_scale *=
+        (float)pow(config->rope.factor <= 1 ? 1 : 0.1 * share * log(config->rope.factor) + 1, 2);
+    return status;
+}
+
 static enum mp_status read_yarn(const struct mp_gguf_config *source, struct mp_model_config *config)
 {
     struct mp_rope *rope = &config->rope;
@@ -60,6 +77,9 @@ static enum mp_status read_yarn(const struct mp_gguf_config *source, struct mp_m
                                           "less than yarn_beta_fast");
     if (status == MP_OK)
         status = number_or(source, "rope.scaling.attn_factor", 1, &factor);
+    if (status == MP_OK && config->kv_rank > 0)
+        return factor == 1 ? read_latent_yarn(source, config)
+                           : mp_gguf_config_unsupported(source, "rope.scaling.attn_factor", "1");
     rope->magnitude = factor * (rope->factor <= 1 ? 1 : 0.1 * log(rope->factor) + 1);
     return status;
 }
@@ -87,13 +107,60 @@ static enum mp_status read_scaling(const struct mp_gguf_config *source,
         return mp_gguf_config_unsupported(source, key, "'none', 'linear' and 'yarn'");
     if (kind == MP_ROPE_PLAIN)
         return MP_OK;
-    if (mp_gguf_config_find(source, "rope.scaling.yarn_log_multiplier") != NULL)
+    if (config->kv_rank == 0 &&
+        mp_gguf_config_find(source, "rope.scaling.yarn_log_multiplier") != NULL)
         return mp_gguf_config_unsupported(source, "rope.scaling.yarn_log_multiplier", "none");
     status = number_or(source, mp_gguf_config_find(source, factor) != NULL ? factor : old, 1,
                        &config->rope.factor);
     config->rope.kind = config->rope.factor != 1 ? (enum mp_rope_kind)kind : MP_ROPE_PLAIN;
     return status == MP_OK && config->rope.kind == MP_ROPE_YARN ? read_yarn(source, config)
                                                                 : status;
+}
+
+enum mp_status mp_gguf_config_divisors(const struct mp_gguf_config *source, uint32_t count,
+                                       float *divisors, bool *any_p)
+{
+    const struct mp_gguf_tensor *tensor = mp_gguf_find(source->gguf, MP_DIVISORS_NAME);
+    enum mp_status status;
+
+    *any_p = tensor != NULL;
+    if (tensor == NULL)
+        return MP_OK;
+    if (strcmp(tensor->type->name, "F32") != 0 || tensor->dims != 1 || tensor->shape[0] != count ||
+        count > MP_ROPE_FACTORS_MAX)
+        return mp_fail(MP_ERR_MODEL, "E_CONFIG",
+                       "tensor '%s' in '%s': got %" PRIu64 " numbers of type %s, need %" PRIu32
+                       " of type F32, one for each rotated pair of a head",
+                       MP_DIVISORS_NAME, source->file, tensor->shape[0], tensor->type->name, count);
+    status = mp_files_read(mp_gguf_files(source->gguf), tensor->file, tensor->offset_bytes,
+                           count * sizeof(*divisors), divisors);
+    for (uint32_t i = 0; status == MP_OK && i < count; i++) {
+        if (!(divisors[i] >= 1e-6f))
+            return mp_fail(MP_ERR_MODEL, "E_CONFIG",
+                           "tensor '%s' in '%s': got %g, need numbers of at least 1e-6",
+                           MP_DIVISORS_NAME, source->file, (double)divisors[i]);
+    }
+    return status;
+}
+
+/* What converters make of llama3's scaling. */
+static enum mp_status read_divisors(const struct mp_gguf_config *source,
+                                    struct mp_model_config *config)
+{
+    struct mp_rope *rope = &config->rope;
+    bool any = false;
+    enum mp_status status =
+        mp_gguf_config_divisors(source, config->rotary_dim / 2, rope->factors[0], &any);
+
+    if (status != MP_OK || !any)
+        return status;
+    if (rope->kind != MP_ROPE_PLAIN)
+        return mp_gguf_config_unsupported(source, "rope.scaling.type", "one kind of scaling");
+    memcpy(rope->factors[1], rope->factors[0], sizeof(rope->factors[0]));
+    rope->kind = MP_ROPE_LONG;
+    rope->original = config->positions_max;
+    rope->long_magnitude = 1;
+    return MP_OK;
 }
 
 enum mp_status mp_gguf_config_positions(const struct mp_gguf_config *source,
@@ -103,5 +170,9 @@ enum mp_status mp_gguf_config_positions(const struct mp_gguf_config *source,
 
     config->rope = (struct mp_rope){ .factor = 1, .magnitude = 1 };
     status = read_scaling(source, config);
+    if (status == MP_OK && source->arch->wide)
+        return mp_gguf_config_wide_positions(source, config);
+    if (status == MP_OK)
+        status = read_divisors(source, config);
     return status == MP_OK ? read_window(source, config) : status;
 }

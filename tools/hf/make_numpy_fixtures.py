@@ -1,9 +1,11 @@
 #!/usr/bin/env python3
-"""Writes tiny random models of the first DeepSeek family, and expected logits for them.
+"""Writes tiny random models of the first DeepSeek family and of XVERSE's with experts, and expected
+logits for them.
 
-The transformers library has no such model. It is computed here in NumPy in double, from the paper
-of DeepSeekMoE (shared experts, softmax, the best k of many) and the published config.json of the 16B
-model. The files are those of make_family_fixtures.py.
+The transformers library has no such models. They are computed here in NumPy in double: both are
+Llama's attention with experts (shared ones, softmax, the best k of many), as the paper of DeepSeekMoE
+has it; names and sizes are those of the published config.json of DeepSeek-MoE-16B, and of what is
+published about XVERSE-MoE-A4.2B. The files are those of make_family_fixtures.py.
 """
 import argparse
 import shutil
@@ -18,10 +20,19 @@ import make_fixtures
 from make_family_fixtures import SIZES, draw
 from make_fixtures import DTYPES, PROMPTS, SAFE_MARGIN, STEPS, write_json
 
-COMMON = {"architectures": ["DeepseekForCausalLM"], "model_type": "deepseek", "hidden_act": "silu",
+# The names of what both have.
+NAMES = {
+    "deepseek": {"experts": "n_routed_experts", "chosen": "num_experts_per_tok", "shared": "n_shared_experts",
+                 "channels": "moe_intermediate_size", "router": "gate"},
+    "xverse": {"experts": "num_experts", "chosen": "moe_top_k", "shared": "num_shared_experts",
+               "channels": "intermediate_size", "router": "router"},
+}
+DEEPSEEK = {"architectures": ["DeepseekForCausalLM"], "model_type": "deepseek", "hidden_act": "silu",
           "tie_word_embeddings": False, "moe_layer_freq": 1, "rms_norm_eps": 1e-6,
           "scoring_func": "softmax"}
-SHAPES = {
+XVERSE = {"architectures": ["XverseForCausalLM"], "model_type": "xverse", "hidden_act": "silu",
+          "tie_word_embeddings": False, "rms_norm_eps": 1e-6}
+DEEPSEEK_SHAPES = {
     "a": {"n_routed_experts": 8, "num_experts_per_tok": 3, "n_shared_experts": 2,
           "moe_intermediate_size": 24, "intermediate_size": 72, "first_k_dense_replace": 1,
           "norm_topk_prob": False, "attention_bias": False, "rope_theta": 10000.0,
@@ -31,6 +42,14 @@ SHAPES = {
           "norm_topk_prob": True, "attention_bias": True, "rope_theta": 5000.0,
           "num_key_value_heads": 2},
 }
+XVERSE_SHAPES = {
+    "a": {"num_experts": 8, "moe_top_k": 3, "num_shared_experts": 2, "intermediate_size": 24,
+          "rope_theta": 500000.0, "num_key_value_heads": 4},
+    "b": {"architectures": ["XverseMoeForCausalLM"], "num_experts": 5, "moe_top_k": 2,
+          "num_shared_experts": None, "intermediate_size": 40, "norm_topk_prob": True,
+          "rope_theta": 10000.0, "num_key_value_heads": 2},
+}
+FAMILIES = {"deepseek": (DEEPSEEK, DEEPSEEK_SHAPES), "xverse": (XVERSE, XVERSE_SHAPES)}
 
 
 def ffn_shapes(prefix, hidden, channels):
@@ -40,7 +59,8 @@ def ffn_shapes(prefix, hidden, channels):
 
 
 def shapes_of(cfg):
-    hidden, heads = cfg["hidden_size"], cfg["num_attention_heads"]
+    names = NAMES[cfg["model_type"]]
+    hidden, heads, channels = cfg["hidden_size"], cfg["num_attention_heads"], cfg[names["channels"]]
     keys = hidden // heads * cfg["num_key_value_heads"]
     out = {"model.embed_tokens.weight": (cfg["vocab_size"], hidden), "model.norm.weight": (hidden,),
            "lm_head.weight": (cfg["vocab_size"], hidden)}
@@ -49,17 +69,16 @@ def shapes_of(cfg):
         out[at + "input_layernorm.weight"] = out[at + "post_attention_layernorm.weight"] = (hidden,)
         for name, rows in (("q", hidden), ("k", keys), ("v", keys), ("o", hidden)):
             out[f"{at}self_attn.{name}_proj.weight"] = (rows, hidden)
-            if cfg["attention_bias"]:
+            if cfg.get("attention_bias"):
                 out[f"{at}self_attn.{name}_proj.bias"] = (rows,)
-        if i < cfg["first_k_dense_replace"]:
+        if i < cfg.get("first_k_dense_replace", 0):
             out.update(ffn_shapes(at + "mlp", hidden, cfg["intermediate_size"]))
             continue
-        out[at + "mlp.gate.weight"] = (cfg["n_routed_experts"], hidden)
-        for e in range(cfg["n_routed_experts"]):
-            out.update(ffn_shapes(f"{at}mlp.experts.{e}", hidden, cfg["moe_intermediate_size"]))
-        if cfg["n_shared_experts"]:
-            out.update(ffn_shapes(at + "mlp.shared_experts", hidden,
-                                  cfg["n_shared_experts"] * cfg["moe_intermediate_size"]))
+        out[f"{at}mlp.{names['router']}.weight"] = (cfg[names["experts"]], hidden)
+        for e in range(cfg[names["experts"]]):
+            out.update(ffn_shapes(f"{at}mlp.experts.{e}", hidden, channels))
+        if cfg[names["shared"]]:
+            out.update(ffn_shapes(at + "mlp.shared_experts", hidden, cfg[names["shared"]] * channels))
     return out
 
 
@@ -107,13 +126,14 @@ class Model:
                            .reshape(len(x), -1))
 
     def experts(self, name, x, margin):
-        k = self.cfg["num_experts_per_tok"]
-        scores = softmax(self.linear(name + ".gate", x))
-        out = self.ffn(name + ".shared_experts", x) if self.cfg["n_shared_experts"] else 0 * x
+        names = NAMES[self.cfg["model_type"]]
+        k = self.cfg[names["chosen"]]
+        scores = softmax(self.linear(f"{name}.{names['router']}", x))
+        out = self.ffn(name + ".shared_experts", x) if self.cfg[names["shared"]] else 0 * x
         for t, row in enumerate(scores):
             order = np.argsort(-row)
             margin[t] = min(margin[t], row[order[k - 1]] - row[order[k]])
-            total = row[order[:k]].sum() if self.cfg["norm_topk_prob"] else 1
+            total = row[order[:k]].sum() if self.cfg.get("norm_topk_prob") else 1
             for e in order[:k]:
                 out[t] += row[e] / total * self.ffn(f"{name}.experts.{e}", x[t])
         return out
@@ -124,7 +144,7 @@ class Model:
             at = f"model.layers.{i}."
             x = x + self.attention(at + "self_attn", self.norm(at + "input_layernorm", x))
             y = self.norm(at + "post_attention_layernorm", x)
-            dense = i < self.cfg["first_k_dense_replace"]
+            dense = i < self.cfg.get("first_k_dense_replace", 0)
             x = x + (self.ffn(at + "mlp", y) if dense else self.experts(at + "mlp", y, margin))
         return self.linear("lm_head", self.norm("model.norm", x)), np.minimum.accumulate(margin)
 
@@ -141,9 +161,10 @@ def expect(model, sequences):
             "logits": np.stack(logits), "margin": np.stack(margins)}
 
 
-def make(out, shape, seed):
-    cfg = {**COMMON, **SIZES[shape], **SHAPES[shape]}
-    folder = out / f"deepseek-{shape}"
+def make(out, family, shape, seed):
+    common, shapes = FAMILIES[family]
+    cfg = {**common, **SIZES[shape], **shapes[shape]}
+    folder = out / f"{family}-{shape}"
     dtype = DTYPES[cfg.get("dtype") or cfg["torch_dtype"]]
     while True:
         weights = {name: draw(seed, name, size, cfg).to(dtype)
@@ -167,13 +188,14 @@ def make(out, shape, seed):
 def main():
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter,
-        epilog="example:\n  python3 tools/hf/make_deepseek_fixtures.py --out tests/data/models\n"
+        epilog="example:\n  python3 tools/hf/make_numpy_fixtures.py --out tests/data/models\n"
                "needs numpy, torch, transformers, safetensors")
     parser.add_argument("--out", type=Path, required=True, help="folder of the model directories")
     parser.add_argument("--seed", type=int, default=1, help="first seed to try (default 1)")
     args = parser.parse_args()
-    for shape in SHAPES:
-        make(args.out, shape, args.seed)
+    for family, (_, shapes) in FAMILIES.items():
+        for shape in shapes:
+            make(args.out, family, shape, args.seed)
     return 0
 
 

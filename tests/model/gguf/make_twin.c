@@ -1,0 +1,72 @@
+/*
+ * make_twin MODEL ARCH OUT.gguf: a model directory as a GGUF file of floats, for
+ * tests/system/families/llama_test.py.
+ */
+#include "tests/model/gguf/twin_runs.h"
+#include "kernels/cpu/kernels.h"
+#include "tests/model/rewrite.h"
+#include "tests/support/test.h"
+#include "vmm/base/compiler.h"
+
+/* All as F32: others round activations for other types. */
+static void widen(struct rewritten *tensor)
+{
+    const bool bfloat = strcmp(tensor->dtype, "BF16") == 0;
+    float *wide;
+
+    if (strcmp(tensor->dtype, "F32") == 0 || strcmp(tensor->dtype, "U8") == 0)
+        return;
+    wide = malloc(2 * tensor->bytes);
+    CHECK(wide != NULL);
+    mp_kernels_ref.convert(wide, tensor->data, bfloat ? MP_WTYPE_BF16 : MP_WTYPE_F16,
+                           tensor->bytes / 2);
+    free(tensor->data);
+    tensor->data = wide;
+    tensor->dtype = "F32";
+    tensor->bytes *= 2;
+}
+
+/* llama.cpp has delta networks only where heads of values are as long as those of keys: the models
+ * lose a third of the values, and keep the numbers that fit. */
+static void shorten(struct rewritten *tensor)
+{
+    static const struct {
+        const char *part;
+        unsigned dim;
+        uint64_t size;
+    } shorter[] = {
+        { "in_proj_qkvz", 0, 96 },       { "in_proj_qkv.", 0, 64 },    { "in_proj_z", 0, 32 },
+        { "linear_attn.conv1d", 0, 64 }, { "linear_attn.norm", 0, 8 }, { "linear_attn.out", 1, 32 },
+    };
+
+    widen(tensor);
+    for (size_t i = 0; i < MP_ARRAY_LEN(shorter); i++) {
+        if (strstr(tensor->name, shorter[i].part) == NULL)
+            continue;
+        tensor->bytes = tensor->bytes / tensor->shape[shorter[i].dim] * shorter[i].size;
+        tensor->shape[shorter[i].dim] = shorter[i].size;
+    }
+}
+
+int main(int argc, char **argv)
+{
+    static const char *const values[] = { "\"linear_value_head_dim\": 12",
+                                          "\"linear_value_head_dim\": 8", NULL };
+    /* llama.cpp rounds the bounds of yarn to whole dimensions, which gpt-oss does not. */
+    static const char *const positions[] = { "\"yarn\"", "\"default\"", NULL };
+    struct to_gguf job;
+
+    if (argc != 4) {
+        fprintf(stderr, "usage: make_twin MODEL ARCH OUT.gguf\n");
+        return 2;
+    }
+    job = plain(in_tmpdir("wide"), argv[2], argv[3]);
+    if (strcmp(argv[2], "gpt-oss") == 0)
+        rewrite_model(argv[1], job.model, twin_config(argv[1], positions), widen);
+    else if (strcmp(argv[2], "qwen3next") == 0 || strcmp(argv[2], "qwen35moe") == 0)
+        rewrite_model(argv[1], job.model, twin_config(argv[1], values), shorten);
+    else
+        rewrite_model(argv[1], job.model, NULL, widen);
+    to_gguf(&job);
+    return 0;
+}
