@@ -203,29 +203,33 @@ static struct mp_ggml_tensor ids_of(const int32_t *ids, uint32_t tokens)
     };
 }
 
-void made_run_layer(const char *base, uint32_t layer, const int32_t *ids, uint32_t tokens)
+void made_read_expert(const char *base, uint32_t layer, uint32_t kind, uint32_t expert,
+                      const int32_t *ids, uint32_t tokens)
 {
     static const float input[64]; /* the same for all tokens */
     const struct mp_ggml_tensor rows_in = { .ne = { 64, 1, tokens, 1 },
                                             .nb = { 4, 256, 0, 0 },
                                             .data = input };
     const struct mp_ggml_tensor chosen = ids_of(ids, tokens);
+    const struct mp_ggml_tensor weights = { .ne = { 64, 49, MADE_EXPERTS, 1 },
+                                            .data = base + made_offset(layer, kind, 0) };
+    const struct mp_ggml_tensor dst = { .src = { &weights, &rows_in, &chosen } };
+    const uint64_t offset = made_offset(layer, kind, expert);
 
+    mp_interposer_table.expert(NULL, &dst, expert, 1);
+    CHECK(made_is_equal(base, offset, offset + MADE_EXPERT_BYTES));
+}
+
+void made_run_layer(const char *base, uint32_t layer, const int32_t *ids, uint32_t tokens)
+{
     for (uint32_t k = 0; k < MADE_KINDS; k++) {
-        const struct mp_ggml_tensor weights = { .ne = { 64, 49, MADE_EXPERTS, 1 },
-                                                .data = base + made_offset(layer, k, 0) };
-        const struct mp_ggml_tensor dst = { .src = { &weights, &rows_in, &chosen } };
-
         for (uint32_t e = 0; e < MADE_EXPERTS; e++) {
-            const uint64_t offset = made_offset(layer, k, e);
             uint32_t rows = 0;
 
             for (uint32_t i = 0; i < tokens * MADE_TOP_K; i++)
                 rows += ids[i] == (int32_t)e;
-            if (rows == 0)
-                continue;
-            mp_interposer_table.expert(NULL, &dst, e, rows);
-            CHECK(made_is_equal(base, offset, offset + MADE_EXPERT_BYTES));
+            if (rows > 0)
+                made_read_expert(base, layer, k, e, ids, tokens);
         }
     }
 }

@@ -49,6 +49,10 @@ bool made_is_paged(const char *at);
  * they ask, and then read. ids(tokens, MADE_TOP_K). */
 void made_run_layer(const char *base, uint32_t layer, const int32_t *ids, uint32_t tokens);
 
+/* The same for one of them in one operation: gate 0, up 1, down 2. */
+void made_read_expert(const char *base, uint32_t layer, uint32_t kind, uint32_t expert,
+                      const int32_t *ids, uint32_t tokens);
+
 /* What a program says that knows us. False: they are not paged. */
 bool made_announce(const char *base, uint32_t layer, const int64_t *ids, size_t count);
 
