@@ -5,9 +5,12 @@
 #include "policy/moepager.h"
 
 #include <fcntl.h>
+#include <errno.h>
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/eventfd.h>
+#include <unistd.h>
 
 #include "policy/pager/pager.h"
 #include "vmm/backend/backend.h"
@@ -37,6 +40,8 @@ struct moepager {
     uint8_t *handed;       // (experts * slices): of the open layer: 1 handed out, 2 given back
     uint32_t need_count, done_count; /* slices */
     bool open;
+    uint64_t budget_bytes;
+    int event_fd; /* -1: nobody has asked for it */
 };
 
 static struct {
@@ -288,6 +293,8 @@ enum moepager_status moepager_open(const struct moepager_config *config, struct 
     if (pager == NULL)
         return (enum moepager_status)mp_fail_no_memory("a pager", sizeof(*pager));
     mp_counters_reset(&pager->counters);
+    pager->event_fd = -1;
+    pager->budget_bytes = config->budget_bytes;
     status = prepare(config, pager, &units, &space);
     if (status == MP_OK)
         status = mp_space_create(&space, &pager->space);
@@ -318,6 +325,8 @@ void moepager_close(struct moepager *pager)
     mp_space_destroy(pager->space);
     mp_backend_close(pager->backend);
     mp_files_destroy(pager->files);
+    if (pager->event_fd >= 0)
+        (void)close(pager->event_fd);
     free(pager->block);
     free(pager);
 }
@@ -363,6 +372,16 @@ enum moepager_status moepager_begin(struct moepager *pager, uint32_t layer, cons
     return (enum moepager_status)status;
 }
 
+static void hand_out(struct moepager *pager, const struct mp_ready *ready,
+                     struct moepager_ready *ready_p)
+{
+    ready_p->index = ready->need;
+    if (ready->need == MP_NEED_NONE)
+        return;
+    pager->handed[ready->need] = 1;
+    memcpy(ready_p->pieces, ready->pieces, sizeof(ready_p->pieces));
+}
+
 enum moepager_status moepager_next(struct moepager *pager, struct moepager_ready *ready_p)
 {
     struct mp_ready ready;
@@ -374,13 +393,48 @@ enum moepager_status moepager_next(struct moepager *pager, struct moepager_ready
         return (enum moepager_status)mp_fail(
             MP_ERR_BUSY, "E_BUSY",
             "all room is taken by experts that are handed out; call moepager_done() first");
-    if (status != MP_OK)
-        return (enum moepager_status)status;
-    ready_p->index = ready.need;
-    if (ready.need != MP_NEED_NONE) {
-        pager->handed[ready.need] = 1;
-        memcpy(ready_p->pieces, ready.pieces, sizeof(ready_p->pieces));
+    if (status == MP_OK)
+        hand_out(pager, &ready, ready_p);
+    return (enum moepager_status)status;
+}
+
+static bool at_once(void *unused)
+{
+    (void)unused;
+    return true;
+}
+
+enum moepager_status moepager_try_next(struct moepager *pager, struct moepager_ready *ready_p)
+{
+    const struct mp_interrupt never_wait = { .ready = at_once };
+    struct mp_ready ready;
+    enum mp_status status;
+
+    enter();
+    status = mp_pager_next_or(pager->pager, &never_wait, &ready);
+    if (status == MP_ERR_BUSY) {
+        mp_error_clear();
+        ready_p->index = MOEPAGER_PENDING;
+        return MOEPAGER_OK;
     }
+    if (status == MP_OK)
+        hand_out(pager, &ready, ready_p);
+    return (enum moepager_status)status;
+}
+
+enum moepager_status moepager_event_fd(struct moepager *pager, int *fd_p)
+{
+    enter();
+    if (pager->event_fd < 0) {
+        const int fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+
+        if (fd < 0)
+            return (enum moepager_status)mp_fail(MP_ERR_IO, "E_EVENT_FD",
+                                                 "cannot make an eventfd: %s", strerror(errno));
+        pager->event_fd = fd;
+        mp_space_tell(pager->space, fd);
+    }
+    *fd_p = pager->event_fd;
     return MOEPAGER_OK;
 }
 
@@ -431,8 +485,13 @@ enum moepager_status moepager_prefetch(struct moepager *pager, uint32_t layer,
 
 enum moepager_status moepager_set_budget(struct moepager *pager, uint64_t budget_bytes)
 {
+    enum mp_status status;
+
     enter();
-    return (enum moepager_status)mp_pager_set_budget(pager->pager, budget_bytes);
+    status = mp_pager_set_budget(pager->pager, budget_bytes);
+    if (status == MP_OK)
+        pager->budget_bytes = budget_bytes;
+    return (enum moepager_status)status;
 }
 
 void moepager_get_counters(const struct moepager *pager, struct moepager_counters *counters_p)
@@ -450,4 +509,39 @@ void moepager_get_counters(const struct moepager *pager, struct moepager_counter
         .resident_bytes = c->resident_bytes,
         .resident_peak_bytes = c->resident_peak_bytes,
     };
+}
+
+enum moepager_status moepager_get_statistics(struct moepager *pager,
+                                             struct moepager_statistics *statistics_p)
+{
+    const struct mp_counters *c = &pager->counters;
+    struct moepager_statistics all = {
+        .size = statistics_p->size,
+        .hits = c->hits,
+        .misses = c->misses,
+        .loads = c->loads,
+        .load_bytes = c->load_bytes,
+        .prefetches = c->prefetch_issued,
+        .prefetches_used = c->prefetch_used,
+        .prefetch_bytes = c->prefetch_bytes,
+        .prefetch_unused_bytes = c->prefetch_unused_bytes,
+        .evictions = c->evictions,
+        .evicted_bytes = c->evicted_bytes,
+        .exposed_wait_ns = c->exposed_wait_ns,
+        .budget_bytes = pager->budget_bytes,
+        .slots = mp_pager_slots(pager->pager),
+        .resident_bytes = c->resident_bytes,
+        .resident_peak_bytes = c->resident_peak_bytes,
+        .reader = mp_space_reader_engine(pager->space),
+    };
+
+    enter();
+    if (all.size < sizeof(all.size) || all.size > sizeof(all))
+        return (enum moepager_status)mp_fail(
+            MP_ERR_INVALID, "E_INVALID",
+            "statistics of %zu bytes, need at most %zu; begin with MOEPAGER_STATISTICS_INIT",
+            all.size, sizeof(all));
+    all.reading = mp_pager_reading(pager->pager);
+    memcpy(statistics_p, &all, all.size);
+    return MOEPAGER_OK;
 }

@@ -28,6 +28,10 @@
  * than the budget holds, they come in waves: hold as few leases as possible, and never wait for
  * another expert while holding all of them.
  *
+ * A program with an event loop asks with moepager_try_next(), which never waits, and polls the
+ * descriptor of moepager_event_fd(). A process may have many pagers, each with a budget of its own;
+ * files of several may be the same.
+ *
  * Memory is RAM ("host"); weights are read with io_uring and O_DIRECT where system and file system
  * allow it, else by threads or through the page cache. Of the environment, moepager_open() and
  * moepager_plan() read only the reader's variables (MOEPAGER_IO, MOEPAGER_IO_*, MOEPAGER_URING) and
@@ -86,6 +90,7 @@ MOEPAGER_API void moepager_set_log(void (*line)(void *ctx, int level, const char
 
 #define MOEPAGER_PIECES_MAX 4
 #define MOEPAGER_NONE UINT32_MAX
+#define MOEPAGER_PENDING (UINT32_MAX - 1)
 #define MOEPAGER_BUDGET_ALL UINT64_MAX
 
 /* A range of one file, such as an expert's gate, up or down rows. Any alignment. */
@@ -185,6 +190,22 @@ struct moepager_ready {
 MOEPAGER_API enum moepager_status moepager_next(struct moepager *pager,
                                                 struct moepager_ready *ready_p);
 
+/*
+ * The same without waiting: ready_p->index is MOEPAGER_PENDING if no expert can be leased now. One
+ * can when a read has ended (moepager_event_fd()), or after moepager_done() if leases take all
+ * room.
+ */
+MOEPAGER_API enum moepager_status moepager_try_next(struct moepager *pager,
+                                                    struct moepager_ready *ready_p);
+
+/*
+ * A descriptor for poll() and the like, the same at every call: it becomes readable when a read of
+ * this pager has ended, also of a prefetch, well or not. It is an eventfd that does not block: read
+ * its 8 bytes, then call moepager_try_next() until nothing is ready, then poll. It belongs to the
+ * pager, which closes it in moepager_close(). MOEPAGER_ERR_IO: the process has no descriptor left.
+ */
+MOEPAGER_API enum moepager_status moepager_event_fd(struct moepager *pager, int *fd_p);
+
 /* End the lease of this index; its pieces are no longer used. MOEPAGER_ERR_INVALID: it has no
  * lease. */
 MOEPAGER_API enum moepager_status moepager_done(struct moepager *pager, uint32_t index);
@@ -228,6 +249,35 @@ struct moepager_counters {
 
 MOEPAGER_API void moepager_get_counters(const struct moepager *pager,
                                         struct moepager_counters *counters_p);
+
+/* Begin with MOEPAGER_STATISTICS_INIT. Later versions add members at the end. */
+struct moepager_statistics {
+    size_t size; /* sizeof(struct moepager_statistics) of the program */
+
+    /* Since moepager_open(). */
+    uint64_t hits, misses;
+    uint64_t loads, load_bytes; /* on demand, and ahead */
+    uint64_t prefetches, prefetches_used, prefetch_bytes, prefetch_unused_bytes;
+    uint64_t evictions, evicted_bytes;
+    uint64_t exposed_wait_ns;
+
+    /* Now. */
+    uint64_t budget_bytes; /* as set; MOEPAGER_BUDGET_ALL: all */
+    uint64_t slots;        /* experts that it holds */
+    uint64_t reading;      /* experts, or slices, being read or about to be */
+    uint64_t resident_bytes, resident_peak_bytes;
+    const char *reader; /* "io_uring" or "threads". Static */
+};
+
+#define MOEPAGER_STATISTICS_INIT                                                              \
+    {                                                                                         \
+        sizeof(struct moepager_statistics), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0 \
+    }
+
+/* Between layers. MOEPAGER_ERR_INVALID, without effect: no size, or a size beyond this library's.
+ */
+MOEPAGER_API enum moepager_status moepager_get_statistics(struct moepager *pager,
+                                                          struct moepager_statistics *statistics_p);
 
 #ifdef __cplusplus
 }

@@ -40,10 +40,11 @@ if(NOT MP_SANITIZE AND NOT MP_COVERAGE)
 endif()
 
 # Sees the library from outside: no include path but the header's own, no static library.
-add_executable(unit_policy_moepager_test tests/unit/policy/moepager_test.c)
-target_include_directories(unit_policy_moepager_test PRIVATE policy)
-target_link_libraries(unit_policy_moepager_test PRIVATE moepager_shared mp_options)
-add_test(NAME unit/policy/moepager_test COMMAND unit_policy_moepager_test
-    WORKING_DIRECTORY ${PROJECT_SOURCE_DIR})
-set_tests_properties(unit/policy/moepager_test PROPERTIES TIMEOUT 60 SKIP_RETURN_CODE 77)
+foreach(test moepager_test moepager_events_test)
+    add_executable(unit_policy_${test} tests/unit/policy/${test}.c tests/unit/policy/moepager_model.c)
+    target_include_directories(unit_policy_${test} PRIVATE policy)
+    target_link_libraries(unit_policy_${test} PRIVATE moepager_shared mp_options)
+    add_test(NAME unit/policy/${test} COMMAND unit_policy_${test} WORKING_DIRECTORY ${PROJECT_SOURCE_DIR})
+    set_tests_properties(unit/policy/${test} PROPERTIES TIMEOUT 60 SKIP_RETURN_CODE 77)
+endforeach()
 include(tests/system/cli/cli.cmake)

@@ -95,6 +95,7 @@ enum mp_status mp_reader_create(const struct mp_reader_config *config, struct mp
     if (reader == NULL)
         return mp_fail_no_memory("the reader", sizeof(*reader));
     reader->config = *config;
+    reader->told_fd = -1;
     if (config->prefetch_depth == 0)
         reader->config.prefetch_depth = DEPTH_MAX;
     mp_mutex_init(&reader->lock, MP_LOCK_LEAF, "reader");
@@ -355,6 +356,13 @@ void mp_reader_wake(struct mp_reader *reader)
 {
     mp_lock(&reader->lock);
     mp_cond_broadcast(&reader->final);
+    mp_unlock(&reader->lock);
+}
+
+void mp_reader_tell(struct mp_reader *reader, int event_fd)
+{
+    mp_lock(&reader->lock);
+    reader->told_fd = event_fd;
     mp_unlock(&reader->lock);
 }
 

@@ -227,6 +227,10 @@ uint32_t mp_reader_wait_any_or(struct mp_reader *reader, struct mp_ticket *const
 /* Make a wait with an interrupt evaluate it again. Any thread. */
 void mp_reader_wake(struct mp_reader *reader);
 
+/* From now on, write to this eventfd whenever a ticket becomes DONE or FAILED, after its state can
+ * be seen. It does not block, and outlives the reader. -1: none. */
+void mp_reader_tell(struct mp_reader *reader, int event_fd);
+
 /* True if nothing is queued or in flight; for prefetches that must not delay demands. */
 bool mp_reader_idle(const struct mp_reader *reader);
 

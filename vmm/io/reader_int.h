@@ -93,6 +93,7 @@ struct mp_reader {
     uint32_t in_flight[MP_PRIORITY_COUNT] MP_GUARDED_BY(lock);
     uint32_t tracks_used MP_GUARDED_BY(lock);
     bool stopping MP_GUARDED_BY(lock);
+    int told_fd MP_GUARDED_BY(lock); /* -1: nobody is told */
 
     /* Counters; relaxed. */
     _Atomic(uint64_t) requests, read_bytes, retries, errors, short_reads;

@@ -5,6 +5,7 @@
 #include <errno.h>
 #include <inttypes.h>
 #include <string.h>
+#include <sys/eventfd.h>
 #include <unistd.h>
 
 #include "vmm/base/assert.h"
@@ -78,6 +79,8 @@ void mp_reader_release_locked(struct mp_reader *reader, struct mp_ticket *ticket
     /* From here on the owner may use the memory for something else. */
     atomic_store_explicit(&ticket->state, state, memory_order_release);
     mp_cond_broadcast(&reader->final);
+    if (reader->told_fd >= 0 && state != MP_TICKET_IDLE)
+        (void)eventfd_write(reader->told_fd, 1); /* a full counter is readable, too */
 }
 
 void mp_reader_finish_locked(struct mp_reader *reader, struct mp_ticket *ticket)

@@ -179,6 +179,8 @@ enum mp_status mp_space_wait(struct mp_space *space, uint32_t unit) MP_MUST_CHEC
 uint32_t mp_space_wait_any(struct mp_space *space, const uint32_t *units, uint32_t count,
                            const struct mp_interrupt *interrupt);
 void mp_space_wake(struct mp_space *space);
+/* See mp_reader_tell(). */
+void mp_space_tell(struct mp_space *space, int event_fd);
 
 /*
  * Where piece `k` of a unit is, if its bytes are there, which may be before the unit is VALID;

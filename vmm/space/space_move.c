@@ -214,6 +214,11 @@ void mp_space_wake(struct mp_space *space)
     mp_reader_wake(space->reader);
 }
 
+void mp_space_tell(struct mp_space *space, int event_fd)
+{
+    mp_reader_tell(space->reader, event_fd);
+}
+
 uint32_t mp_space_wait_any(struct mp_space *space, const uint32_t *units, uint32_t count,
                            const struct mp_interrupt *interrupt)
 {

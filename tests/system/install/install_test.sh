@@ -93,3 +93,7 @@ echo "CMake package"
 cmake -G Ninja -S "$here" -B "$work/build" -DCMAKE_C_COMPILER="$cc" -DCMAKE_PREFIX_PATH="$work/prefix" \
     >"$work/log" 2>&1 && cmake --build "$work/build" >>"$work/log" 2>&1 || { cat "$work/log"; exit 1; }
 "$work/build/embed" "$work/experts"
+"$work/build/events" "$work/experts" | tee "$work/log"
+grep -Fq equal "$work/log"
+objdump -T "$lib/libmoepager.so" | grep -q 'MOEPAGER_0_2 *moepager_try_next'
+objdump -T "$work/build/embed" | grep -q 'MOEPAGER_0[) ]* *moepager_open' # no newer library than it needs
