@@ -39,5 +39,5 @@ mp_package(preload moepager-preload misc
 mp_package(cluster moepager-mpi misc
     "Runs Mixture-of-Experts models on several machines over MPI\n What 'moepager' loads when a cluster runs."
     "moepager ${same}")
-set(CPACK_DEBIAN_PROGRAM_PACKAGE_RECOMMENDS "libmicrohttpd12") # loaded by serve
+set(CPACK_DEBIAN_PROGRAM_PACKAGE_RECOMMENDS "libmicrohttpd12, libedit2") # loaded by serve and chat
 include(CPack)

@@ -61,6 +61,7 @@ engine/session:     vmm/* policy engine/model engine/text engine/pool engine/gpu
 engine/session/draft: vmm/* engine/model engine/text engine/forward engine/session
 engine/serve:       vmm/* policy policy/pager engine/session engine/text engine/text/grammar engine/text/calls engine/forward engine/model
 engine/cli/args:    vmm/base engine/calibrate engine/convert engine/model engine/model/sidecar engine/repack engine/session engine/text
+engine/cli/chat:    vmm/base
 engine/cli:         vmm/* policy/* kernels/* engine/*
 interpose:          vmm/base
 interpose/preload:  vmm/base vmm/options interpose interpose/cuda/hooks

@@ -1,18 +1,21 @@
 /*
- * `moepager chat`: a conversation, line by line from standard input. The prompt of each turn begins
- * like the one before, so the batcher goes on behind what its sequence holds.
+ * `moepager chat`: a conversation, message by message from standard input. The prompt of each turn
+ * begins like the one before, so the batcher goes on behind what its sequence holds.
  */
-#include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
+#include "engine/cli/chat/lines.h"
+#include "engine/cli/chat/live_line.h"
 #include "engine/cli/commands.h"
 #include "engine/cli/terminal.h"
 #include "engine/session/batcher.h"
 #include "engine/text/chat.h"
 #include "vmm/base/error.h"
+#include "vmm/format/json.h"
+#include "vmm/options/environment.h"
 #include "vmm/output/json_out.h"
 #include "vmm/output/out.h"
 
@@ -28,6 +31,10 @@ struct talk {
     struct mp_batcher *batcher;
     struct mp_job *job;
     bool is_terminal, prompts, unwritten;
+    bool moves; /* the terminal moves its cursor */
+    struct mp_lines lines;
+    struct mp_live_line live;
+    uint64_t begun_ns; /* the answer's first token */
 
     struct mp_chat_message messages[MESSAGES_MAX + 1];
     size_t count;
@@ -90,15 +97,40 @@ static enum mp_status set_system(struct talk *talk, const char *text)
 
 /* ---- an answer */
 
+static double hit_rate(const struct mp_counters *c)
+{
+    const uint64_t uses = c->hits + c->misses;
+
+    return uses > 0 ? 100.0 * (double)c->hits / (double)uses : 0.0;
+}
+
+static void show_speed(struct talk *talk)
+{
+    const struct mp_counters *c = mp_engine_counters(talk->session.engine);
+    const uint64_t now = mp_clock_now_ns(mp_clock_monotonic());
+    const double seconds = (double)(now - talk->begun_ns) * 1e-9;
+    char text[96];
+
+    if (talk->tokens < 2 || !mp_live_line_due(&talk->live))
+        return;
+    snprintf(text, sizeof(text), "%llu tokens, %.1f tokens/s, hit rate %.1f %%, experts %.1f MiB",
+             (unsigned long long)talk->tokens, (double)(talk->tokens - 1) / seconds, hit_rate(c),
+             (double)c->resident_bytes / (1 << 20));
+    mp_live_line_show(&talk->live, text);
+}
+
 static void on_text(void *ctx, const char *text, size_t bytes, uint64_t tokens)
 {
     struct talk *talk = ctx;
 
+    if (talk->tokens == 0)
+        talk->begun_ns = mp_clock_now_ns(mp_clock_monotonic());
     talk->tokens = tokens;
     if (add_text(talk, text, bytes) != MP_OK)
         talk->error = *mp_error_last();
     if (!mp_terminal_write(stdout, talk->is_terminal, text, bytes) || fflush(stdout) != 0)
         talk->unwritten = true;
+    show_speed(talk);
 }
 
 static void on_end(void *ctx, const struct mp_job_end *end)
@@ -174,9 +206,12 @@ static enum mp_status answer(struct talk *talk)
     mp_ids_free(&ids);
     if (status != MP_OK)
         return status;
+    talk->tokens = 0;
     status = add_message(talk, MP_CHAT_ASSISTANT, "", 0);
+    mp_live_line_open(&talk->live, talk->moves, mp_clock_monotonic());
     if (status == MP_OK)
         status = generate(talk);
+    mp_live_line_close(&talk->live);
     putchar('\n');
     return status;
 }
@@ -225,11 +260,71 @@ static enum mp_status save(const struct talk *talk, const char *path)
     return mp_out_commit(&out);
 }
 
+static enum mp_status load_message(struct talk *talk, const json_t *object)
+{
+    static const char *const roles[] = { "system", "user", "assistant" };
+    const char *role = json_string_value(json_object_get(object, "role"));
+    const json_t *content = json_object_get(object, "content");
+    unsigned i = 0;
+
+    while (i < 3 && (role == NULL || strcmp(role, roles[i]) != 0))
+        i++;
+    if (i == 3 || !json_is_string(content))
+        return mp_fail(MP_ERR_CONFIG, "E_CHAT_FILE",
+                       "a conversation needs text and the role system, user or assistant in every "
+                       "message");
+    return add_message(talk, (enum mp_chat_role)i, json_string_value(content),
+                       json_string_length(content));
+}
+
+static void drop_first(struct talk *talk, size_t count, size_t bytes)
+{
+    talk->count -= count;
+    talk->used -= bytes;
+    memmove(talk->text, talk->text + bytes, talk->used);
+    memmove(talk->messages, talk->messages + count, talk->count * sizeof(talk->messages[0]));
+    for (size_t i = 0; i < talk->count; i++)
+        talk->messages[i].text -= bytes;
+}
+
+/* What /save wrote, instead of the conversation. After a failure it is as it was. */
+static enum mp_status load(struct talk *talk, const char *path)
+{
+    const struct mp_json_options options = { .allow_nul = true };
+    const size_t count = talk->count, used = talk->used;
+    const json_t *messages, *message;
+    json_t *root = NULL;
+    char *text = NULL;
+    size_t bytes = 0, i;
+    enum mp_status status = mp_read_text(path, &text, &bytes);
+
+    if (status == MP_OK)
+        status = mp_json_parse_with(text, bytes, path, &options, &root);
+    free(text);
+    if (status != MP_OK)
+        return status;
+    messages = json_object_get(root, "messages");
+    if (!json_is_array(messages))
+        status = mp_fail(MP_ERR_CONFIG, "E_CHAT_FILE", "a conversation needs an array 'messages'");
+    json_array_foreach(messages, i, message)
+    {
+        if (status == MP_OK)
+            status = load_message(talk, message);
+    }
+    json_decref(root);
+    if (status == MP_OK) {
+        drop_first(talk, count, used);
+    } else {
+        talk->count = count;
+        talk->used = used;
+    }
+    return status;
+}
+
 static void print_stats(const struct talk *talk)
 {
     const struct mp_counters *c = mp_engine_counters(talk->session.engine);
     const double decode_s = (double)(talk->all_ns - talk->first_ns) * 1e-9;
-    const uint64_t uses = c->hits + c->misses;
 
     fprintf(stderr,
             "messages %zu, prompt %llu tokens (%llu of them reused), answer %llu tokens, %.1f "
@@ -237,14 +332,13 @@ static void print_stats(const struct talk *talk)
             talk->count, (unsigned long long)talk->prompt_tokens,
             (unsigned long long)talk->reused_tokens, (unsigned long long)talk->tokens,
             decode_s > 0 && talk->tokens > 1 ? (double)(talk->tokens - 1) / decode_s : 0.0,
-            uses > 0 ? 100.0 * (double)c->hits / (double)uses : 0.0,
-            (double)c->resident_bytes / (1 << 20));
+            hit_rate(c), (double)c->resident_bytes / (1 << 20));
 }
 
 /* True if the line is a command that ends the chat; *done_p if it is a command at all. */
 static bool run_command(struct talk *talk, const char *line, bool *done_p)
 {
-    const char *rest = line + strcspn(line, " ");
+    const char *rest = line + strcspn(line, " \n");
     const size_t bytes = (size_t)(rest - line);
     enum mp_status status = MP_OK;
 
@@ -258,11 +352,16 @@ static bool run_command(struct talk *talk, const char *line, bool *done_p)
         status = set_system(talk, rest);
     else if (bytes == 5 && strncmp(line, "/save", 5) == 0)
         status = save(talk, rest);
+    else if (bytes == 5 && strncmp(line, "/load", 5) == 0)
+        status = load(talk, rest);
     else if (bytes == 6 && strncmp(line, "/stats", 6) == 0)
         print_stats(talk);
     else if (line[0] == '/' && line[1] != '/')
-        fputs("/reset, /system TEXT, /save FILE, /stats, /exit; // begins a message with /\n",
-              stderr);
+        fputs(
+            "/reset, /system TEXT, /save FILE, /load FILE, /stats, /exit; // begins a message with "
+            "/\n\\ at the end of a line goes on in the next one; \"\"\" before and behind encloses "
+            "several\n",
+            stderr);
     else
         *done_p = false;
     if (status != MP_OK)
@@ -274,40 +373,46 @@ static bool run_command(struct talk *talk, const char *line, bool *done_p)
 static enum mp_status converse(struct talk *talk)
 {
     enum mp_status status = MP_OK;
-    char *line = NULL;
-    size_t capacity = 0;
 
     while (status == MP_OK && !mp_interrupted && !talk->unwritten) {
+        const enum mp_lines_result result = mp_lines_read(&talk->lines);
+        const char *text = talk->lines.text;
         bool command;
-        ssize_t bytes;
 
-        if (talk->prompts)
-            fputs("> ", stderr);
-        errno = 0;
-        bytes = getline(&line, &capacity, stdin);
-        if (bytes < 0 && errno == EINTR && !mp_interrupted) { /* Ctrl-C without an answer */
-            clearerr(stdin);
+        if (result == MP_LINES_INTERRUPTED && !mp_interrupted) { /* Ctrl-C without an answer */
             fputc('\n', stderr);
             continue;
         }
-        if (bytes < 0)
+        if (result != MP_LINES_MESSAGE)
             break;
-        while (bytes > 0 && (line[bytes - 1] == '\n' || line[bytes - 1] == '\r'))
-            line[--bytes] = '\0';
-        if (bytes == 0)
+        if (*text == '\0')
             continue;
-        if (run_command(talk, line, &command))
+        if (run_command(talk, text, &command))
             break;
         if (command)
             continue;
-        status = take_turn(talk, line + (line[0] == '/'), (size_t)bytes - (line[0] == '/'));
+        status = take_turn(talk, text + (text[0] == '/'), talk->lines.bytes - (text[0] == '/'));
         if (status != MP_OK && talk->prompts && status != MP_ERR_DEVICE) {
             fprintf(stderr, "error[%s]: %s\n", mp_error_last()->code, mp_error_last()->text);
             status = MP_OK;
         }
     }
-    free(line);
     return status == MP_OK ? mp_check_stdout() : status;
+}
+
+/* Whether the terminal moves its cursor, as far as its name says. */
+static enum mp_status look_at_terminal(bool is_terminal, bool *moves_p)
+{
+    struct mp_environment environment;
+    const char *term;
+    enum mp_status status = mp_environment_copy(&environment);
+
+    if (status != MP_OK)
+        return status;
+    term = mp_environment_get(&environment, "TERM");
+    *moves_p = is_terminal && term != NULL && strcmp(term, "dumb") != 0;
+    mp_environment_fini(&environment);
+    return MP_OK;
 }
 
 static enum mp_status open_all(struct talk *talk)
@@ -351,12 +456,16 @@ enum mp_status mp_cmd_chat(const struct mp_args *args, const struct mp_settings 
     talk.settings = settings;
     talk.is_terminal = isatty(STDOUT_FILENO);
     talk.prompts = isatty(STDIN_FILENO);
-    status = open_all(&talk);
+    status = look_at_terminal(talk.is_terminal, &talk.moves);
+    if (status == MP_OK)
+        status = open_all(&talk);
     if (status == MP_OK && args->system != NULL)
         status = set_system(&talk, args->system);
     if (status == MP_OK) {
         sigaction(SIGINT, &interrupt, NULL);
+        mp_lines_open(&talk.lines, talk.prompts);
         status = converse(&talk);
+        mp_lines_close(&talk.lines);
     }
     mp_batcher_destroy(talk.batcher);
     mp_session_close(&talk.session);

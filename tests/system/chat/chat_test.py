@@ -1,11 +1,17 @@
 #!/usr/bin/env python3
-"""moepager chat and tokenize, by pipes: usage: chat_test.py MOEPAGER"""
+"""moepager chat and tokenize, by pipes and on a terminal: usage: chat_test.py MOEPAGER"""
+import ctypes
+import fcntl
 import json
 import os
+import pty
+import select
 import signal
+import struct
 import subprocess
 import sys
 import tempfile
+import termios
 import time
 
 MOEPAGER = sys.argv[1]
@@ -44,6 +50,54 @@ with tempfile.TemporaryDirectory() as folder:
     assert saved[0]["content"] == "Be brief." and saved[2]["content"] == first_answer(
         "--system", "Be brief.")
     assert "/reset, /system" in done.stderr and "error[" in done.stderr
+
+    # Several lines are one message; what was saved goes on, and what is no conversation changes nothing.
+    again = os.path.join(folder, "again.json")
+    chat(f'/load {path}\n/load /dev/null\n"""\none\n/two\n"""\na\\\nb\n/save {again}\n', *short)
+    talk = json.load(open(again))["messages"]
+    assert talk[:3] == saved and [talk[3]["content"], talk[5]["content"]] == ["one\n/two", "a\nb"], talk
+    assert len(talk) == 7
+
+
+def on_a_terminal(typed, **environment):
+    """What a terminal of 12 rows gets; `typed` are texts and what they must lead to."""
+    pid, fd = pty.fork()
+    if pid == 0:
+        os.environ.update({"TERM": "xterm", **environment})
+        os.execv(MOEPAGER, ["moepager", "chat", *MODEL, "--max-tokens", "12"])
+    fcntl.ioctl(fd, termios.TIOCSWINSZ, struct.pack("HHHH", 12, 90, 0, 0))
+    out, end = b"", time.monotonic() + 120
+    for text, wanted in [("", "> "), *typed]:
+        at = len(out)
+        os.write(fd, text.encode())
+        while wanted.encode() not in out[at:]:
+            assert time.monotonic() < end, (text, wanted, out)
+            if select.select([fd], [], [], 1)[0]:
+                out += os.read(fd, 65536)
+    while True:  # typed between two lines, Ctrl-D may be lost
+        os.write(fd, b"\x04")
+        assert time.monotonic() < end, out
+        try:
+            if select.select([fd], [], [], 1)[0] and not os.read(fd, 65536):
+                break
+        except OSError:  # the other side has been closed
+            break
+    assert os.waitpid(pid, 0)[1] == 0
+    os.close(fd)
+    return out.decode(errors="replace")
+
+
+# Lines are edited and called back, Ctrl-C forgets one, a line at the bottom says how fast it goes and is gone at the end.
+try:
+    ctypes.CDLL("libedit.so.2")
+    edits = [("\x1b[A", "hi"), ("\x7f\x7fhello\r", "tokens/s"), ("", "\x1b[r")]
+except OSError:
+    edits = []
+shown = on_a_terminal([("hi\r", "\x1b[1;11r"), ("", "tokens/s"), ("", "\x1b[r"), *edits, ("nonsense\x03", "> "),
+                       ("/stats\r", f"messages {4 if edits else 2}, "), ("\r", "> ")])
+assert shown.count("\x1b[12;1H\x1b[2K\x1b8") >= 1, shown
+dumb = on_a_terminal([("hi\r", "\r\n> ")], TERM="dumb")
+assert "\x1b[1;11r" not in dumb and "tokens/s" not in dumb, dumb
 
 # Ctrl-C stops the answer and not the program; SIGTERM ends it.
 p = subprocess.Popen([MOEPAGER, "chat", *MODEL, "--temperature", "5", "--ctx", "2048"], text=True,
