@@ -427,7 +427,7 @@ if(TARGET moepager_mpi AND NOT sanitizers AND NOT MP_COVERAGE)
     set_tests_properties(system/cluster/cluster_mpi_full:stop PROPERTIES TIMEOUT 300
         SKIP_RETURN_CODE 77 LABELS full RUN_SERIAL ON)
     add_executable(system_cluster_mpi_queue_test tests/system/cluster/mpi_queue_test.c
-        engine/cluster/mpi_module.c)
+        engine/cluster/mpi_module.c engine/cluster/mpi_restart.c)
     target_link_libraries(system_cluster_mpi_queue_test PRIVATE mp_options MPI::MPI_C)
     add_test(NAME system/cluster/mpi_queue_test COMMAND ${MPIEXEC_EXECUTABLE} --allow-run-as-root
         --oversubscribe -n 2 --mca btl tcp,self $<TARGET_FILE:system_cluster_mpi_queue_test>)

@@ -78,6 +78,7 @@ static enum mp_status make_rank(void *ctx, struct mp_engine_config *config)
         .epoch_ns = alone ? 0 : (uint64_t)(bench->cluster.epoch_s * 1e9),
         .horizon_ns = (uint64_t)(bench->cluster.horizon_s * 1e9),
         .deadline_ns = DEADLINE_NS,
+        .restarts = (uint32_t)bench->cluster.restarts,
     };
     const enum mp_status status = mp_rank_create(&rank, &bench->rank);
 
@@ -147,13 +148,25 @@ static enum mp_status run_request(struct bench *bench, uint32_t number, uint64_t
     return status;
 }
 
+/* Before this process took the place of another one. */
+static bool has_ended(const struct bench *bench, uint64_t request)
+{
+    uint32_t count;
+    const struct mp_message_result *all = mp_rank_results(bench->rank, &count);
+    uint32_t i = bench->transport->returned ? 0 : count;
+
+    while (i < count && all[i].request != request)
+        i++;
+    return i < count;
+}
+
 static enum mp_status run_requests(struct bench *bench)
 {
     const uint64_t start_ns = mp_clock_now_ns(bench->clock);
     enum mp_status status = MP_OK;
 
     for (uint32_t i = 0; i < bench->requests.count && status == MP_OK; i++) {
-        if (is_own(bench, i))
+        if (is_own(bench, i) && !has_ended(bench, i))
             status = run_request(bench, i, start_ns);
     }
     return status == MP_OK ? mp_rank_idle(bench->rank, UINT64_MAX) : status;
@@ -269,6 +282,7 @@ static void print_json(const struct bench *bench, const struct mp_rank_report *r
     mp_json_put_u64(&json, "migrations", r->migrations);
     put_costs(bench, &json, r);
     mp_json_put_u64(&json, "lost", r->lost);
+    mp_json_put_u64(&json, "returned", r->returned);
     mp_json_put_u64(&json, "silent", r->silent);
     if (mp_rank_reports(bench->rank))
         put_latency(&json, all, count);

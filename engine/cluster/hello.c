@@ -7,6 +7,7 @@
 
 #include "engine/cluster/rank_int.h"
 #include "vmm/base/error.h"
+#include "vmm/base/log.h"
 #include "vmm/base/version.h"
 
 #define WAIT_NS UINT64_C(1000000)
@@ -65,11 +66,37 @@ static enum mp_status compare(const struct mp_rank *rank, uint32_t from)
     return MP_OK;
 }
 
-enum mp_status mp_rank_take_hello(struct mp_rank *rank, uint32_t from, const struct mp_hello *hello)
+/* Who comes back goes on with the epoch and the attempts of the others. */
+static void take_numbers(struct mp_rank *rank, const struct mp_message_head *head)
 {
-    rank->peer[from].about = *hello;
-    rank->peer[from].hello = true;
-    return rank->engine != NULL ? compare(rank, from) : MP_OK;
+    if (!rank->config.transport->returned || rank->placed)
+        return;
+    if (head->epoch > rank->report.epoch)
+        rank->report.epoch = head->epoch;
+    if (head->id > rank->attempt)
+        rank->attempt = (uint32_t)head->id;
+}
+
+enum mp_status mp_rank_take_hello(struct mp_rank *rank, uint32_t from,
+                                  const struct mp_message *message)
+{
+    struct mp_peer *peer = &rank->peer[from];
+    enum mp_status status;
+
+    peer->about = *message->hello;
+    peer->hello = true;
+    take_numbers(rank, message->head);
+    status = rank->engine != NULL ? compare(rank, from) : MP_OK;
+    if (!peer->returning)
+        return status;
+    if (status == MP_OK) {
+        mp_rank_greet(rank, from);
+    } else { /* it finds out by itself, and others need not end for it */
+        mp_log_warn("cluster", "rank %u came back, and differs: %s", from, mp_error_last()->text);
+        mp_error_clear();
+        peer->state = MP_PEER_SILENT;
+    }
+    return MP_OK;
 }
 
 static enum mp_status say_hello(struct mp_rank *rank)
@@ -154,6 +181,7 @@ enum mp_status mp_rank_join(struct mp_rank *rank, struct mp_engine *engine)
     if (status != MP_OK)
         return status;
     rank->peer[rank->self].placed = true;
+    rank->welcomes = rank->config.transport->returned;
     mp_rank_tell_all(rank, MP_MESSAGE_READY, 0);
     return wait_until(rank, has_placed);
 }

@@ -16,18 +16,21 @@
  */
 #define MP_MESSAGE_MAGIC 0x3143504du /* "MPC1" */
 
-#define MP_MESSAGE_MAP(X)                                                   \
-    X(HELLO, "hello")   /* who is there, with which model: the first one */ \
-    X(CALL, "call")     /* rows for experts */                              \
-    X(REPLY, "reply")   /* their results */                                 \
-    X(REFUSE, "refuse") /* there will be none */                            \
-    X(BEAT, "beat")     /* still here */                                    \
-    X(STATS, "stats")   /* what was used since the last one */              \
-    X(PLACE, "place")   /* a placement, to be copied */                     \
-    X(READY, "ready")   /* it is */                                         \
-    X(SWITCH, "switch") /* from now on it is in use */                      \
-    X(RESULT, "result") /* of a rank's own requests */                      \
-    X(DONE, "done")     /* nothing will be asked any more */
+#define MP_MESSAGE_MAP(X)                                                    \
+    X(HELLO, "hello")   /* who is there, with which model: the first one */  \
+    X(CALL, "call")     /* rows for experts */                               \
+    X(REPLY, "reply")   /* their results */                                  \
+    X(REFUSE, "refuse") /* there will be none */                             \
+    X(BEAT, "beat")     /* still here */                                     \
+    X(STATS, "stats")   /* what was used since the last one */               \
+    X(PLACE, "place")   /* a placement, to be copied */                      \
+    X(READY, "ready")   /* it is */                                          \
+    X(SWITCH, "switch") /* from now on it is in use */                       \
+    X(RESULT, "result") /* of a rank's own requests */                       \
+    X(DONE, "done")     /* nothing will be asked any more */                 \
+    X(GATE, "gate")     /* nothing is under way here: ranks may come back */ \
+    X(OPEN, "open")     /* all have said so */                               \
+    X(STAY, "stay")     /* not all have */
 
 enum mp_message_kind {
 #define X(upper, text) MP_MESSAGE_##upper,
@@ -41,7 +44,7 @@ const char *mp_message_kind_name(enum mp_message_kind kind);
 struct mp_message_head {
     uint32_t magic, kind;
     uint32_t bytes; /* of the message, with this head */
-    uint32_t epoch; /* of the sender's placement */
+    uint32_t epoch; /* of the sender's placement; GATE, OPEN, STAY: number of the attempt */
     uint64_t id;    /* of the call; RESULT: number of requests */
     uint32_t layer; /* of CALL and REPLY */
     uint32_t groups, tokens, rows;

@@ -68,6 +68,43 @@ static void mpi_wait(struct mp_transport *super, uint64_t ns)
     nanosleep(&nap, NULL);
 }
 
+/* The words that this program was started with; the block is one allocation. */
+static char **own_words(void)
+{
+    static char text[1 << 16];
+    FILE *file = fopen("/proc/self/cmdline", "re");
+    const size_t bytes = file != NULL ? fread(text, 1, sizeof(text) - 1, file) : 0;
+    size_t count = 0;
+    char **words;
+
+    if (file != NULL)
+        fclose(file);
+    for (size_t i = 0; i < bytes; i++)
+        count += text[i] == '\0';
+    if (count == 0 || bytes == sizeof(text) - 1)
+        return NULL;
+    words = calloc(count + 1, sizeof(*words));
+    if (words == NULL)
+        return NULL;
+    words[0] = text;
+    for (size_t i = 1; i < count; i++)
+        words[i] = words[i - 1] + strlen(words[i - 1]) + 1;
+    return words;
+}
+
+static enum mp_status mpi_restart(struct mp_transport *super)
+{
+    const struct transport *transport = (struct transport *)super;
+    char **words = own_words(); /* or NULL: then nobody is started, but all have to be asked */
+    const enum mp_mpi_result result = transport->module->restart(transport->mpi, words);
+
+    free(words);
+    if (result != MP_MPI_SENT)
+        return mp_fail(MP_ERR_CLUSTER, "E_CLUSTER_LOST", "%s",
+                       transport->module->text(transport->mpi));
+    return MP_OK;
+}
+
 static void mpi_close(struct mp_transport *super)
 {
     struct transport *transport = (struct transport *)super;
@@ -76,7 +113,7 @@ static void mpi_close(struct mp_transport *super)
     free(transport); /* the library stays: MPI may have threads in it */
 }
 
-static const struct mp_transport_ops ops = { mpi_send, mpi_poll, mpi_wait, mpi_close };
+static const struct mp_transport_ops ops = { mpi_send, mpi_poll, mpi_wait, mpi_restart, mpi_close };
 
 /* Beside the program, or where libraries are installed from there. */
 static void *load_library(void)
@@ -130,6 +167,7 @@ enum mp_status mp_mpi_open(struct mp_transport **transport_p)
         .rank = (uint32_t)transport->module->rank(transport->mpi),
         .ranks = (uint32_t)transport->module->ranks(transport->mpi),
         .survives = transport->module->survives(transport->mpi) != 0,
+        .returned = transport->module->returned(transport->mpi) != 0,
     };
     *transport_p = &transport->super;
     return MP_OK;

@@ -1,48 +1,23 @@
 /*
  * Messages over MPI: non-blocking sends and receives on a communicator of their own. With ULFM
  * (Open MPI 5 and later, mpirun --with-ft ulfm) an error is returned and names the rank that has
- * died; without, MPI ends the job. There is no collective call after the start, so nothing has to
- * be shrunk or agreed on when a rank is gone.
+ * died; without, MPI ends the job. There is no collective call after the start but the restart of
+ * ranks that have died, for which the others meet (rank_restart.c). Then a new communicator has
+ * the old ranks first and the new ones last, and `number` says who is who.
  */
-#include "engine/cluster/mpi_module.h"
-
-#include <mpi.h>
-#if defined(OPEN_MPI)
-#include <mpi-ext.h>
-#endif
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
 
-#ifdef MPIX_ERR_PROC_FAILED
-#define HAS_ULFM 1
-#else
-#define HAS_ULFM 0
-#endif
+#include "engine/cluster/mpi_module_int.h"
 
 #define TAG 77
 #define SENDS_MAX 256   /* under way to one rank */
 #define CLOSE_NAPS 2000 /* of 1 ms */
+#define LAST_NAPS 1000  /* of one that was started again: mpirun may end the others with it */
 
-struct sent {
-    struct sent *next;
-    MPI_Request request;
-    int to;
-    char data[];
-};
-
-struct mp_mpi {
-    MPI_Comm comm;
-    int rank, ranks, survives;
-    struct sent *sends;
-    int *under_way; /* (ranks) */
-    char *lost;     /* (ranks): 1: to be said, 2: said */
-    void *data;     /* of the last message */
-    char text[256];
-};
-
-static enum mp_mpi_result fail(struct mp_mpi *mpi, const char *call, int code)
+enum mp_mpi_result mp_mpi_fail(struct mp_mpi *mpi, const char *call, int code)
 {
     char reason[MPI_MAX_ERROR_STRING] = "";
     int bytes = 0;
@@ -54,8 +29,10 @@ static enum mp_mpi_result fail(struct mp_mpi *mpi, const char *call, int code)
 
 static void note_lost(struct mp_mpi *mpi, int rank)
 {
-    if (rank >= 0 && rank < mpi->ranks && rank != mpi->rank && mpi->lost[rank] == 0)
-        mpi->lost[rank] = 1;
+    if (rank < 0 || rank >= mpi->ranks || rank == mpi->rank || mpi->lost[rank] != 0)
+        return;
+    mpi->lost[rank] = 1;
+    mpi->any_died = 1;
 }
 
 /* Each of the two functions is there once, so that coverage finds one line for each. */
@@ -92,8 +69,9 @@ static void find_deaths(struct mp_mpi *mpi)
     for (int i = 0; i < count; i++) {
         int rank = MPI_UNDEFINED;
 
-        if (MPI_Group_translate_ranks(group, 1, &i, all, &rank) == MPI_SUCCESS)
-            note_lost(mpi, rank);
+        if (MPI_Group_translate_ranks(group, 1, &i, all, &rank) == MPI_SUCCESS && rank >= 0 &&
+            rank < mpi->ranks)
+            note_lost(mpi, mpi->number[rank]);
     }
     MPI_Group_free(&all);
     MPI_Group_free(&group);
@@ -104,7 +82,7 @@ static void find_deaths(struct mp_mpi *mpi)
 
 /* Sends that have ended give their memory back. The receiver of one that fails is lost: what comes
  * later would not be whole. */
-static void sweep_sends(struct mp_mpi *mpi)
+void mp_mpi_sweep(struct mp_mpi *mpi)
 {
     struct sent **at = &mpi->sends;
 
@@ -145,24 +123,41 @@ static int is_sending(const struct mp_mpi *mpi)
 static void module_close(struct mp_mpi *mpi)
 {
     const struct timespec nap = { .tv_nsec = 1000000 };
-    int any_lost = 0, naps = 0;
+    int naps = mpi != NULL && mpi->returned ? -LAST_NAPS : 0;
 
     if (mpi == NULL)
         return;
     for (;;) {
-        sweep_sends(mpi);
-        for (int r = 0; r < mpi->ranks; r++)
-            any_lost |= mpi->lost[r] != 0;
-        if (!is_sending(mpi) || (any_lost && naps++ >= CLOSE_NAPS))
+        mp_mpi_sweep(mpi);
+        if ((!is_sending(mpi) && naps >= 0) || (mpi->any_died && naps++ >= CLOSE_NAPS))
             break;
         nanosleep(&nap, NULL);
     }
-    if (!any_lost || !mpi->survives)
+    if (!mpi->any_died || !mpi->survives)
         MPI_Finalize();
+    free(mpi->number);
+    free(mpi->place);
+    free(mpi->next);
     free(mpi->under_way);
     free(mpi->lost);
     free(mpi->data);
     free(mpi);
+}
+
+/* All ranks' communicator: of those that were started together, or of those who started this one
+ * and it. */
+static int find_comm(struct mp_mpi *mpi)
+{
+    MPI_Comm parent = MPI_COMM_NULL;
+    int code = MPI_Comm_get_parent(&parent);
+
+    if (code != MPI_SUCCESS)
+        return code;
+    if (parent == MPI_COMM_NULL)
+        return MPI_Comm_dup(MPI_COMM_WORLD, &mpi->comm);
+    mpi->returned = mpi->any_died = 1;
+    code = MPI_Comm_set_errhandler(parent, MPI_ERRORS_RETURN);
+    return code == MPI_SUCCESS ? MPI_Intercomm_merge(parent, 1, &mpi->comm) : code;
 }
 
 static int start(struct mp_mpi *mpi)
@@ -173,13 +168,38 @@ static int start(struct mp_mpi *mpi)
         return code;
     code = MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN);
     if (code == MPI_SUCCESS)
-        code = MPI_Comm_dup(MPI_COMM_WORLD, &mpi->comm);
+        code = find_comm(mpi);
     if (code == MPI_SUCCESS)
         code = MPI_Comm_set_errhandler(mpi->comm, MPI_ERRORS_RETURN);
     if (code == MPI_SUCCESS)
         code = MPI_Comm_rank(mpi->comm, &mpi->rank);
     if (code == MPI_SUCCESS)
         code = MPI_Comm_size(mpi->comm, &mpi->ranks);
+    return code;
+}
+
+void mp_mpi_put_places(struct mp_mpi *mpi)
+{
+    for (int at = 0; at < mpi->ranks; at++)
+        mpi->place[mpi->number[at]] = at;
+}
+
+/* Numbers are the places in comm; of a rank that was started again, what the others say. */
+static int take_numbers(struct mp_mpi *mpi)
+{
+    const int place = mpi->rank;
+    int code = MPI_SUCCESS, seen = 0;
+
+    for (int at = 0; at < mpi->ranks; at++)
+        mpi->number[at] = at;
+    if (mpi->returned)
+        code = MPI_Bcast(mpi->number, mpi->ranks, MPI_INT, 0, mpi->comm);
+    for (int at = 0; at < mpi->ranks && code == MPI_SUCCESS; at++)
+        seen += mpi->number[at] >= 0 && mpi->number[at] < mpi->ranks;
+    if (code != MPI_SUCCESS || seen != mpi->ranks)
+        return code != MPI_SUCCESS ? code : MPI_ERR_OTHER;
+    mpi->rank = mpi->number[place];
+    mp_mpi_put_places(mpi);
     return code;
 }
 
@@ -194,7 +214,7 @@ static struct mp_mpi *module_open(char *error, size_t error_bytes)
     }
     code = start(mpi);
     if (code != MPI_SUCCESS) {
-        fail(mpi, "MPI cannot start", code);
+        mp_mpi_fail(mpi, "MPI cannot start", code);
         snprintf(error, error_bytes, "%s", mpi->text);
         free(mpi);
         return NULL;
@@ -202,14 +222,26 @@ static struct mp_mpi *module_open(char *error, size_t error_bytes)
     mpi->survives = HAS_ULFM;
     mpi->under_way = calloc((size_t)mpi->ranks, sizeof(int));
     mpi->lost = calloc((size_t)mpi->ranks, 1);
-    if (mpi->under_way == NULL || mpi->lost == NULL) {
+    mpi->number = calloc((size_t)mpi->ranks, sizeof(int));
+    mpi->place = calloc((size_t)mpi->ranks, sizeof(int));
+    mpi->next = calloc((size_t)mpi->ranks, sizeof(int));
+    if (mpi->under_way == NULL || mpi->lost == NULL || mpi->number == NULL || mpi->place == NULL ||
+        mpi->next == NULL) {
         snprintf(error, error_bytes, "no memory");
-        free(mpi->under_way);
-        free(mpi->lost);
-        free(mpi);
-        return NULL;
+    } else {
+        code = take_numbers(mpi);
+        if (code == MPI_SUCCESS)
+            return mpi;
+        mp_mpi_fail(mpi, "the other ranks", code);
+        snprintf(error, error_bytes, "%s", mpi->text);
     }
-    return mpi;
+    free(mpi->under_way);
+    free(mpi->lost);
+    free(mpi->number);
+    free(mpi->place);
+    free(mpi->next);
+    free(mpi);
+    return NULL;
 }
 
 static enum mp_mpi_result module_send(struct mp_mpi *mpi, int to, const void *data, size_t bytes)
@@ -217,7 +249,7 @@ static enum mp_mpi_result module_send(struct mp_mpi *mpi, int to, const void *da
     struct sent *sent;
     int code;
 
-    sweep_sends(mpi);
+    mp_mpi_sweep(mpi);
     if (mpi->lost[to] != 0)
         return MP_MPI_LOST;
     if (mpi->under_way[to] >= SENDS_MAX)
@@ -229,11 +261,12 @@ static enum mp_mpi_result module_send(struct mp_mpi *mpi, int to, const void *da
     }
     memcpy(sent->data, data, bytes);
     sent->to = to;
-    code = MPI_Isend(sent->data, (int)bytes, MPI_BYTE, to, TAG, mpi->comm, &sent->request);
+    code =
+        MPI_Isend(sent->data, (int)bytes, MPI_BYTE, mpi->place[to], TAG, mpi->comm, &sent->request);
     if (code != MPI_SUCCESS) {
         free(sent);
         if (!is_death(code))
-            return fail(mpi, "MPI_Isend", code);
+            return mp_mpi_fail(mpi, "MPI_Isend", code);
         note_lost(mpi, to);
         return MP_MPI_LOST;
     }
@@ -262,9 +295,9 @@ static enum mp_mpi_result receive(struct mp_mpi *mpi, size_t bytes_max, MPI_Mess
     int bytes = 0, code = MPI_Get_count(status, MPI_BYTE, &bytes);
 
     if (code != MPI_SUCCESS)
-        return fail(mpi, "MPI_Get_count", code);
+        return mp_mpi_fail(mpi, "MPI_Get_count", code);
     if (bytes < 0 || (size_t)bytes > bytes_max) {
-        note_lost(mpi, status->MPI_SOURCE); /* the message is left where it is */
+        note_lost(mpi, mpi->number[status->MPI_SOURCE]); /* the message is left where it is */
         return MP_MPI_NONE;
     }
     mpi->data = malloc((size_t)bytes + 1);
@@ -275,7 +308,7 @@ static enum mp_mpi_result receive(struct mp_mpi *mpi, size_t bytes_max, MPI_Mess
     code = MPI_Mrecv(mpi->data, bytes, MPI_BYTE, message, MPI_STATUS_IGNORE);
     if (code != MPI_SUCCESS) {
         if (!is_death(code))
-            return fail(mpi, "MPI_Mrecv", code);
+            return mp_mpi_fail(mpi, "MPI_Mrecv", code);
         find_deaths(mpi);
         return MP_MPI_NONE;
     }
@@ -294,7 +327,7 @@ static enum mp_mpi_result module_poll(struct mp_mpi *mpi, size_t bytes_max, int 
 
     free(mpi->data);
     mpi->data = NULL;
-    sweep_sends(mpi);
+    mp_mpi_sweep(mpi);
     code = MPI_Improbe(MPI_ANY_SOURCE, TAG, mpi->comm, &found, &message, &status);
     if (code != MPI_SUCCESS && is_death(code)) { /* what the dead one sent before comes first */
         find_deaths(mpi);
@@ -303,9 +336,9 @@ static enum mp_mpi_result module_poll(struct mp_mpi *mpi, size_t bytes_max, int 
     }
     if (code != MPI_SUCCESS) {
         if (!is_death(code))
-            return fail(mpi, "MPI_Improbe", code);
+            return mp_mpi_fail(mpi, "MPI_Improbe", code);
     } else if (found) {
-        *from_p = status.MPI_SOURCE;
+        *from_p = mpi->number[status.MPI_SOURCE];
         result = receive(mpi, bytes_max, &message, &status, data_p, bytes_p);
     }
     return result != MP_MPI_NONE ? result : say_lost(mpi, from_p);
@@ -326,19 +359,26 @@ static int module_survives(const struct mp_mpi *mpi)
     return mpi->survives;
 }
 
+static int module_returned(const struct mp_mpi *mpi)
+{
+    return mpi->returned;
+}
+
 static const char *module_text(const struct mp_mpi *mpi)
 {
     return mpi->text;
 }
 
-__attribute__((visibility("default"))) extern const struct mp_mpi_module mp_mpi_module_1;
-const struct mp_mpi_module mp_mpi_module_1 = {
+__attribute__((visibility("default"))) extern const struct mp_mpi_module mp_mpi_module_2;
+const struct mp_mpi_module mp_mpi_module_2 = {
     .open = module_open,
     .close = module_close,
     .rank = module_rank,
     .ranks = module_ranks,
     .survives = module_survives,
+    .returned = module_returned,
     .text = module_text,
     .send = module_send,
     .poll = module_poll,
+    .restart = mp_mpi_restart,
 };

@@ -29,14 +29,19 @@ struct mp_mpi_module {
     int (*rank)(const struct mp_mpi *mpi);
     int (*ranks)(const struct mp_mpi *mpi);
     int (*survives)(const struct mp_mpi *mpi); /* 1: with ULFM */
+    int (*returned)(const struct mp_mpi *mpi); /* 1: started by restart() */
     const char *(*text)(const struct mp_mpi *mpi);
     enum mp_mpi_result (*send)(struct mp_mpi *mpi, int to, const void *data, size_t bytes);
     /* *data_p is valid until the next call. */
     enum mp_mpi_result (*poll)(struct mp_mpi *mpi, size_t bytes_max, int *from_p, void **data_p,
                                size_t *bytes_p);
+    /* Start this program again, argv ends with NULL, for each rank that has died. Called by all
+     * live ranks, without a message under way. SENT: they have been started, on all ranks or on
+     * none. */
+    enum mp_mpi_result (*restart)(struct mp_mpi *mpi, char **argv);
 };
 
 #define MP_MPI_LIBRARY "libmoepager-mpi.so"
-#define MP_MPI_SYMBOL "mp_mpi_module_1" /* the number changes with this header */
+#define MP_MPI_SYMBOL "mp_mpi_module_2" /* the number changes with this header */
 
 #endif

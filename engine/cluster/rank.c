@@ -31,6 +31,8 @@ static void lose(struct mp_rank *rank, uint32_t peer, const char *why)
     if (rank->peer[peer].state == MP_PEER_LOST)
         return;
     rank->peer[peer].state = MP_PEER_LOST;
+    rank->peer[peer].returning = false;
+    rank->lost_ns = mp_rank_now_ns(rank);
     if (rank->leaving && rank->peer[peer].done)
         return; /* it has left, as this one is about to */
     rank->report.lost++;
@@ -85,19 +87,24 @@ void mp_rank_check_silence(struct mp_rank *rank, uint32_t peer, uint64_t since_n
 static enum mp_status take(struct mp_rank *rank, uint32_t from, const struct mp_message *message)
 {
     switch ((enum mp_message_kind)message->head->kind) {
-    case MP_MESSAGE_HELLO: return mp_rank_take_hello(rank, from, message->hello);
+    case MP_MESSAGE_HELLO: return mp_rank_take_hello(rank, from, message);
     case MP_MESSAGE_CALL: return mp_rank_serve(rank, from, message);
     case MP_MESSAGE_REPLY: mp_rank_take_reply(rank, from, message); break;
     case MP_MESSAGE_REFUSE: mp_rank_take_refusal(rank, from, message); break;
     case MP_MESSAGE_STATS: mp_rank_take_stats(rank, from, message); break;
     case MP_MESSAGE_PLACE: mp_rank_take_place(rank, message); break;
     case MP_MESSAGE_READY:
+        rank->welcomes |= rank->peer[from].returning;
+        rank->peer[from].returning = false;
         rank->peer[from].placed = true;
         rank->peer[from].ready |= message->head->epoch == rank->next_epoch;
         break;
     case MP_MESSAGE_SWITCH: mp_rank_take_switch(rank, message->head->epoch); break;
     case MP_MESSAGE_RESULT: return mp_rank_take_results(rank, message);
     case MP_MESSAGE_DONE: rank->peer[from].done = true; break;
+    case MP_MESSAGE_GATE:
+    case MP_MESSAGE_OPEN:
+    case MP_MESSAGE_STAY: mp_rank_take_gate(rank, from, message->head); break;
     default: break; /* heard of is what BEAT says */
     }
     return MP_OK;
@@ -165,7 +172,7 @@ static bool all_done(struct mp_rank *rank)
         if (p == rank->self || rank->peer[p].done)
             continue;
         mp_rank_check_silence(rank, p, 0);
-        all &= rank->peer[p].state != MP_PEER_LIVE;
+        all &= rank->peer[p].state != MP_PEER_LIVE && !rank->peer[p].returning;
     }
     return all;
 }
@@ -204,9 +211,12 @@ enum mp_status mp_rank_idle(struct mp_rank *rank, uint64_t until_ns)
         status = mp_rank_receive(rank, &any);
         if (status == MP_OK)
             status = mp_rank_follow_epoch(rank);
+        if (status == MP_OK)
+            status = mp_rank_follow_restart(rank);
         if (status == MP_OK && cancel != NULL && *cancel)
             return mp_fail(MP_ERR_CANCELED, "E_CANCELED", "interrupted");
-        if (rank->leaving ? tell_done(rank) && all_done(rank) : mp_rank_now_ns(rank) >= until_ns)
+        if (rank->leaving ? tell_done(rank) && all_done(rank) && !mp_rank_expects(rank)
+                          : mp_rank_now_ns(rank) >= until_ns)
             break;
         if (status == MP_OK && !any)
             transport->ops->wait(transport, WAIT_NS);

@@ -22,6 +22,9 @@
  * Ranks answer one another between layers, while they wait for results, and while they have
  * nothing to do: there is no thread for it.
  *
+ * With `restarts` ranks that have died are started again where the transport can, by the ranks
+ * that are left, between two layers. They take their places in a new placement.
+ *
  * Thread safety: the engine's thread.
  */
 struct mp_rank;
@@ -38,6 +41,7 @@ struct mp_rank_config {
     uint64_t epoch_ns;    /* between decisions about the placement; 0: never */
     uint64_t horizon_ns;  /* for which a new one must pay */
     uint64_t deadline_ns; /* a peer that is asked and silent for so long is not waited for */
+    uint32_t restarts;    /* attempts to start ranks that have died again */
     bool always_adopts;   /* for tests: a new placement in each epoch, worse or not */
 };
 
@@ -76,6 +80,7 @@ struct mp_rank_report {
     uint32_t epoch, migrations; /* of the placement; how often it has changed */
     uint32_t kept;              /* experts that it gives this rank */
     uint32_t lost, silent;      /* ranks that have died; that do not answer */
+    uint32_t returned;          /* that were started again */
     double read_ns;             /* how much longer a layer takes for an expert that is read */
 };
 void mp_rank_report(const struct mp_rank *rank, struct mp_rank_report *report_p);

@@ -227,7 +227,8 @@ static void send_placement(struct mp_rank *rank)
     }
 }
 
-static void decide(struct mp_rank *rank)
+/* `always`: a new placement, worse or not. */
+static void decide(struct mp_rank *rank, bool always)
 {
     const struct mp_place_ops *place = rank->config.place;
     const double horizon_s = (double)rank->config.horizon_ns / 1e9;
@@ -243,8 +244,7 @@ static void decide(struct mp_rank *rank)
         return;
     }
     rank->stays = false;
-    if (!rank->config.always_adopts &&
-        !mp_place_adopts(place, &rank->facts, &rank->now, &rank->next, horizon_s))
+    if (!always && !mp_place_adopts(place, &rank->facts, &rank->now, &rank->next, horizon_s))
         return;
     rank->proposed = true;
     begin_copying(rank, rank->report.epoch + 1);
@@ -310,6 +310,15 @@ static void follow_copies(struct mp_rank *rank)
     }
 }
 
+static bool all_placed(const struct mp_rank *rank)
+{
+    bool all = true;
+
+    for (uint32_t p = 0; p < rank->ranks; p++)
+        all &= !is_there(rank, p) || rank->peer[p].placed;
+    return all;
+}
+
 enum mp_status mp_rank_follow_epoch(struct mp_rank *rank)
 {
     const uint64_t now = mp_rank_now_ns(rank);
@@ -318,12 +327,20 @@ enum mp_status mp_rank_follow_epoch(struct mp_rank *rank)
     if (!rank->placed)
         return MP_OK;
     follow_copies(rank);
+    if (rank->welcomes && scheduler != rank->self)
+        rank->welcomes = false;
+    if (rank->welcomes && !rank->proposed && all_placed(rank)) {
+        rank->welcomes = false;
+        rank->epoch_ns = now;
+        decide(rank, true);
+        return MP_OK;
+    }
     if (rank->config.epoch_ns == 0 || rank->leaving || rank->proposed ||
         now - rank->epoch_ns < rank->config.epoch_ns)
         return MP_OK;
     rank->epoch_ns = now;
     send_stats(rank, scheduler);
     if (scheduler == rank->self && (rank->config.place->migrates || rank->config.always_adopts))
-        decide(rank);
+        decide(rank, rank->config.always_adopts);
     return MP_OK;
 }

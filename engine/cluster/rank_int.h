@@ -6,7 +6,7 @@
 /*
  * Parts of a rank: creation, messages and silence (rank.c), who is there (hello.c), one layer
  * (rank_choose.c, rank_layer.c), the same for others (rank_serve.c), placements (rank_epoch.c),
- * results of requests (rank_results.c).
+ * results of requests (rank_results.c), ranks that come back (rank_restart.c).
  */
 #define MP_WHERE_HERE UINT32_MAX
 
@@ -37,7 +37,9 @@ struct mp_peer {
     double load_s; /* reading an expert, as it last said */
     uint32_t told; /* of this rank's results: how many it was sent */
     bool told_done;
-    bool garbled; /* it sent what is no message */
+    bool garbled;   /* it sent what is no message */
+    bool returning; /* it was started again, and has not said hello */
+    uint32_t gated; /* its last GATE */
 };
 
 struct mp_rank_results {
@@ -55,6 +57,11 @@ struct mp_rank {
     struct mp_peer *peer; // (ranks)
     struct mp_rank_report report;
     bool leaving; /* nothing will be asked any more */
+
+    uint64_t lost_ns;        /* when the last one was lost */
+    uint32_t attempt;        /* to start ranks again: how many have ended */
+    bool opened, stays_shut; /* of the one that goes on */
+    bool welcomes;           /* somebody has come back, and no placement counts with it yet */
 
     double read_ns; /* how much longer a layer takes for an expert that is read; 0: unknown */
     uint32_t steps; /* since the last message about what was used */
@@ -138,10 +145,20 @@ void mp_rank_fill_peers(struct mp_rank *rank);
 enum mp_status mp_rank_take_results(struct mp_rank *rank,
                                     const struct mp_message *message) MP_MUST_CHECK;
 void mp_rank_tell_results(struct mp_rank *rank);
+/* Those of `list` from number `first` on, in one message. False: it was not sent. */
+bool mp_rank_send_results(struct mp_rank *rank, uint32_t to, const struct mp_rank_results *list,
+                          uint32_t first);
+
+/* rank_restart.c */
+enum mp_status mp_rank_follow_restart(struct mp_rank *rank) MP_MUST_CHECK;
+void mp_rank_take_gate(struct mp_rank *rank, uint32_t from, const struct mp_message_head *head);
+void mp_rank_greet(struct mp_rank *rank, uint32_t to);
+/* Is a dead rank with requests of its own expected to be started again soon? */
+bool mp_rank_expects(const struct mp_rank *rank);
 
 /* hello.c */
 enum mp_status mp_rank_take_hello(struct mp_rank *rank, uint32_t from,
-                                  const struct mp_hello *hello) MP_MUST_CHECK;
+                                  const struct mp_message *message) MP_MUST_CHECK;
 
 /* rank_epoch.c: place for the first time; what messages say; what time says. */
 enum mp_status mp_rank_place_first(struct mp_rank *rank) MP_MUST_CHECK;

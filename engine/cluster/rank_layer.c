@@ -342,7 +342,9 @@ static enum mp_status poll(void *ctx)
     bool any;
     enum mp_status status = mp_rank_receive(rank, &any);
 
-    return status == MP_OK ? mp_rank_follow_epoch(rank) : status;
+    if (status == MP_OK)
+        status = mp_rank_follow_epoch(rank);
+    return status == MP_OK ? mp_rank_follow_restart(rank) : status;
 }
 
 void mp_rank_fill_peers(struct mp_rank *rank)

@@ -35,26 +35,27 @@ enum mp_status mp_rank_take_results(struct mp_rank *rank, const struct mp_messag
     return append(&rank->all, message->results, message->head->id);
 }
 
-/* What rank `to` does not have yet, in one message. */
-static void tell(struct mp_rank *rank, uint32_t to)
+bool mp_rank_send_results(struct mp_rank *rank, uint32_t to, const struct mp_rank_results *list,
+                          uint32_t first)
 {
-    struct mp_peer *peer = &rank->peer[to];
-    const uint32_t count = rank->own.count - peer->told;
-    const uint64_t bytes = sizeof(struct mp_message_head) + count * sizeof(*rank->own.list);
+    const uint32_t count = list->count - first;
+    const uint64_t bytes = sizeof(struct mp_message_head) + count * sizeof(*list->list);
     struct mp_message_head *head = rank->out;
 
     mp_rank_head(rank, head, MP_MESSAGE_RESULT, bytes);
     head->id = count;
-    memcpy(head + 1, rank->own.list + peer->told, count * sizeof(*rank->own.list));
-    if (mp_rank_send(rank, to, head, bytes))
-        peer->told = rank->own.count;
+    if (count > 0)
+        memcpy(head + 1, list->list + first, count * sizeof(*list->list));
+    return mp_rank_send(rank, to, head, bytes);
 }
 
 void mp_rank_tell_results(struct mp_rank *rank)
 {
     for (uint32_t p = 0; p < rank->ranks; p++) {
         if (p != rank->self && rank->peer[p].told < rank->own.count)
-            tell(rank, p);
+            rank->peer[p].told = mp_rank_send_results(rank, p, &rank->own, rank->peer[p].told)
+                                     ? rank->own.count
+                                     : rank->peer[p].told;
     }
 }
 

@@ -16,6 +16,7 @@ struct mp_transport {
     const struct mp_transport_ops *ops;
     uint32_t rank, ranks;
     bool survives; /* the job goes on when a rank dies */
+    bool returned; /* this process is here in place of one that died */
 };
 
 /* What poll() found. */
@@ -39,6 +40,12 @@ struct mp_transport_ops {
 
     /* Sleep until something may have come, for `ns` at most. */
     void (*wait)(struct mp_transport *transport, uint64_t ns);
+
+    /* Start ranks that have died again, all of them; NULL: not possible. Each live rank calls this
+     * at the same time, without a message under way, and all get the same answer. After MP_OK the
+     * new ones can be sent to; they open a transport with `returned` set. MP_ERR_CLUSTER: nobody
+     * was started, and all is as before. */
+    enum mp_status (*restart)(struct mp_transport *transport);
 
     void (*close)(struct mp_transport *transport);
 };

@@ -41,6 +41,7 @@ struct mp_cluster {
     double rows_once;   /* 1: a token's row goes once to a server, however many experts it needs */
     double domains, skew, common, variation, known, shift_after;
     double epoch_s, horizon_s;
+    double restarts; /* of ranks that have died: real ones only */
     double copies;
 
     /* How often each expert is drawn, against the others of its layer; or NULL: made up.

@@ -51,6 +51,7 @@ static const struct key keys[] = {
     WHOLE(struct mp_cluster, shift_after, 0, 1e5, 0),
     REAL(struct mp_cluster, epoch_s, 0, 1e6, 300),
     REAL(struct mp_cluster, horizon_s, 0, 1e6, 300),
+    WHOLE(struct mp_cluster, restarts, 0, 1e6, 0),
     WHOLE(struct mp_cluster, copies, 1, MP_PLACE_SERVERS_MAX, 1),
 };
 

@@ -59,6 +59,86 @@ static void a_rank_dies(void)
     }
 }
 
+static bool killed;
+
+static void kill_once_at_3(struct loopback *net, uint32_t rank, uint32_t step)
+{
+    if (rank == victim && step == 3 && !killed) {
+        killed = true;
+        loopback_kill(net, rank);
+    }
+}
+
+/* It has the results that it had given, runs the rest, and is in the next placement. */
+static void a_rank_comes_back(void)
+{
+    struct team_rank ranks[TEAM_MAX];
+
+    for (victim = 0; victim < 2; victim++) {
+        struct team_options options = tiny(3);
+
+        killed = false;
+        options.on_step = kill_once_at_3;
+        options.comes_back = true;
+        options.restarts = 1;
+        team_run(&options, ranks);
+        for (uint32_t r = 0; r < 3; r++) {
+            CHECK_EQ(ranks[r].status, MP_OK);
+            CHECK(ranks[r].same && ranks[r].rows == 4 * 9);
+            CHECK_EQ(ranks[r].report.lost, 0);
+            CHECK_EQ(ranks[r].report.returned, r != victim);
+            CHECK(ranks[r].report.epoch >= 1 && ranks[r].report.migrations >= 1);
+            for (uint32_t of = 0; of < 3; of++)
+                CHECK_EQ(ranks[r].results[of], 9);
+        }
+    }
+}
+
+/* The others go on without. */
+static void a_rank_cannot_come_back(void)
+{
+    struct team_options options = tiny(3);
+    struct team_rank ranks[TEAM_MAX];
+
+    victim = 1;
+    killed = false;
+    options.on_step = kill_once_at_3;
+    options.restarts = 1;
+    team_run(&options, ranks);
+    for (uint32_t r = 0; r < 3; r += 2) {
+        CHECK(ranks[r].status == MP_OK && ranks[r].same && ranks[r].rows == 4 * 9);
+        CHECK(ranks[r].report.lost == 1 && ranks[r].report.returned == 0);
+    }
+}
+
+static void call_at_3(struct loopback *net, uint32_t rank, uint32_t step)
+{
+    struct mp_message_head head = { .magic = MP_MESSAGE_MAGIC, .bytes = sizeof(head), .epoch = 1 };
+
+    head.kind = MP_MESSAGE_GATE;
+    if (rank == 2 && step == 3)
+        loopback_inject(net, 0, 2, &head, sizeof(head));
+    head.kind = MP_MESSAGE_STAY;
+    head.epoch = 2;
+    if (rank == 2 && step == 6)
+        loopback_inject(net, 0, 2, &head, sizeof(head));
+}
+
+/* Ranks meet for nothing, and go on. */
+static void nobody_is_dead_when_ranks_are_called(void)
+{
+    struct team_options options = tiny(3);
+    struct team_rank ranks[TEAM_MAX];
+
+    options.on_step = call_at_3;
+    options.comes_back = true;
+    team_run(&options, ranks);
+    for (uint32_t r = 0; r < 3; r++) {
+        CHECK(ranks[r].status == MP_OK && ranks[r].same && ranks[r].rows == 4 * 9);
+        CHECK(ranks[r].report.lost == 0 && ranks[r].report.returned == 0);
+    }
+}
+
 /* Rank 0 goes on until it has the results of all others, and dies with them. */
 static void kill_0_at_its_end(struct loopback *net, uint32_t number, struct mp_rank *rank)
 {
@@ -314,6 +394,9 @@ static void memory_is_short(void)
 int main(void)
 {
     RUN(a_rank_dies);
+    RUN(a_rank_comes_back);
+    RUN(a_rank_cannot_come_back);
+    RUN(nobody_is_dead_when_ranks_are_called);
     RUN(who_has_the_results_dies);
     RUN(a_link_is_cut_and_comes_back);
     RUN(queues_are_full);

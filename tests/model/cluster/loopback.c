@@ -25,7 +25,7 @@ struct box {
     struct letter *first, **end;
     struct letter *read; /* what poll() gave last */
     uint32_t count;
-    bool dead, cut;
+    bool dead, cut, left;
     bool told[RANKS_MAX]; /* of this rank's death */
 };
 
@@ -34,6 +34,10 @@ struct loopback {
     pthread_cond_t came;
     struct box box[RANKS_MAX];
     uint32_t ranks, limit;
+    uint32_t meeting, met; /* ranks in box_restart(); how often they all were */
+    enum mp_status restarted;
+    void (*start)(void *ctx, uint32_t rank);
+    void *start_ctx;
     uint64_t sent;
 };
 
@@ -138,12 +142,81 @@ static void box_wait(struct mp_transport *transport, uint64_t ns)
     pthread_mutex_unlock(&box->net->lock);
 }
 
+static void empty(struct box *box)
+{
+    while (box->first != NULL) {
+        struct letter *letter = box->first;
+
+        box->first = letter->next;
+        free(letter);
+    }
+    free(box->read);
+    box->read = NULL;
+    box->end = &box->first;
+    box->count = 0;
+}
+
+/* All are here: the dead ones are as new. */
+static enum mp_status revive(struct loopback *net)
+{
+    enum mp_status status = MP_ERR_CLUSTER;
+
+    for (uint32_t r = 0; r < net->ranks; r++) {
+        while (net->start != NULL && net->box[r].dead && !net->box[r].left)
+            pthread_cond_wait(&net->came, &net->lock);
+    }
+    for (uint32_t r = 0; r < net->ranks && net->start != NULL; r++) {
+        struct box *box = &net->box[r];
+
+        if (!box->dead)
+            continue;
+        empty(box);
+        box->dead = box->left = false;
+        box->super.returned = true;
+        for (uint32_t other = 0; other < net->ranks; other++)
+            net->box[other].told[r] = false;
+        net->start(net->start_ctx, r);
+        status = MP_OK;
+    }
+    return status;
+}
+
+static enum mp_status box_restart(struct mp_transport *transport)
+{
+    struct loopback *net = ((struct box *)transport)->net;
+    uint32_t live = 0, before;
+    enum mp_status status;
+
+    pthread_mutex_lock(&net->lock);
+    if (net->box[transport->rank].dead) { /* it does not know, and calls nobody */
+        pthread_mutex_unlock(&net->lock);
+        return mp_fail(MP_ERR_CLUSTER, "E_CLUSTER_LOST", "this rank has died");
+    }
+    before = net->met;
+    net->meeting++;
+    for (uint32_t r = 0; r < net->ranks; r++)
+        live += !net->box[r].dead;
+    if (net->meeting == live) {
+        net->restarted = revive(net);
+        net->meeting = 0;
+        net->met++;
+        pthread_cond_broadcast(&net->came);
+    }
+    while (net->met == before)
+        pthread_cond_wait(&net->came, &net->lock);
+    status = net->restarted;
+    pthread_mutex_unlock(&net->lock);
+    return status == MP_OK ? MP_OK : mp_fail(status, "E_CLUSTER_LOST", "nobody is started again");
+}
+
 static void box_close(struct mp_transport *transport)
 {
     (void)transport;
 }
 
-static const struct mp_transport_ops ops = { box_send, box_poll, box_wait, box_close };
+static const struct mp_transport_ops ops = {
+    .send = box_send, .poll = box_poll, .wait = box_wait, .restart = box_restart, .close = box_close
+};
 
 struct loopback *loopback_create(uint32_t ranks)
 {
@@ -165,13 +238,7 @@ struct loopback *loopback_create(uint32_t ranks)
 void loopback_destroy(struct loopback *net)
 {
     for (uint32_t r = 0; r < net->ranks; r++) {
-        while (net->box[r].first != NULL) {
-            struct letter *letter = net->box[r].first;
-
-            net->box[r].first = letter->next;
-            free(letter);
-        }
-        free(net->box[r].read);
+        empty(&net->box[r]);
     }
     pthread_cond_destroy(&net->came);
     pthread_mutex_destroy(&net->lock);
@@ -189,6 +256,20 @@ void loopback_kill(struct loopback *net, uint32_t rank)
     net->box[rank].dead = true;
     pthread_cond_broadcast(&net->came);
     pthread_mutex_unlock(&net->lock);
+}
+
+void loopback_leave(struct loopback *net, uint32_t rank)
+{
+    pthread_mutex_lock(&net->lock);
+    net->box[rank].left = true;
+    pthread_cond_broadcast(&net->came);
+    pthread_mutex_unlock(&net->lock);
+}
+
+void loopback_on_restart(struct loopback *net, void (*start)(void *ctx, uint32_t rank), void *ctx)
+{
+    net->start = start;
+    net->start_ctx = ctx;
 }
 
 void loopback_cut(struct loopback *net, uint32_t rank, bool cut)

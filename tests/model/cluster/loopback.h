@@ -18,6 +18,10 @@ void loopback_destroy(struct loopback *net);
 struct mp_transport *loopback_rank(struct loopback *net, uint32_t rank);
 
 void loopback_kill(struct loopback *net, uint32_t rank);
+/* Nobody uses the transport of a dead rank any more: it may be started again. */
+void loopback_leave(struct loopback *net, uint32_t rank);
+/* Who starts a rank again, in a thread of its own; NULL, as at first: nobody is. */
+void loopback_on_restart(struct loopback *net, void (*start)(void *ctx, uint32_t rank), void *ctx);
 /* Nothing goes from or to the rank; what was sent comes when the link is back. */
 void loopback_cut(struct loopback *net, uint32_t rank, bool cut);
 /* From now on a rank keeps at most so many messages that were not fetched. */

@@ -38,6 +38,7 @@ static enum mp_status make_rank(void *ctx, struct mp_engine_config *config)
         .horizon_ns = UINT64_C(300000000000),
         .deadline_ns = o->deadline_ns > 0 ? o->deadline_ns : UINT64_C(20000000000),
         .always_adopts = o->always_adopts,
+        .restarts = o->restarts,
     };
     const enum mp_status status = mp_rank_create(&rank, &member->rank);
 
@@ -58,12 +59,24 @@ static struct harness_options harness_options(const struct team_options *o,
     return options;
 }
 
+/* Steps whose results are here: those of a rank whose place this one takes. */
+static uint32_t steps_done(const struct member *member)
+{
+    uint32_t count, done = 0;
+    const struct mp_message_result *all = mp_rank_results(member->rank, &count);
+
+    for (uint32_t i = 0; i < count; i++)
+        done += all[i].request == member->number;
+    return done;
+}
+
 /* As harness_run(), with the hook before each step. */
 static enum mp_status run(struct member *member, float *got)
 {
     const struct team_options *o = member->options;
     const uint32_t sequences = (uint32_t)member->tokens->dims[0];
     const size_t stride = member->tokens->dims[1];
+    const uint32_t done = steps_done(member);
     enum mp_status status = MP_OK;
 
     for (uint32_t step = 0; step <= o->steps && status == MP_OK; step++) {
@@ -99,7 +112,7 @@ static enum mp_status run(struct member *member, float *got)
                 }
             }
         }
-        if (status == MP_OK)
+        if (status == MP_OK && step >= done)
             status = mp_rank_add_result(
                 member->rank,
                 &(struct mp_message_result){ .request = member->number, .tokens = step });
@@ -158,6 +171,7 @@ static void *run_member(void *ctx)
         loopback_kill(member->net, member->number);
     harness_close(&member->h);
     mp_rank_destroy(member->rank);
+    loopback_leave(member->net, member->number);
     return NULL;
 }
 
@@ -190,11 +204,30 @@ static uint64_t budget_of(const struct team_options *o, const struct mp_space_pl
     return bytes < (double)plan->full_bytes ? (uint64_t)bytes : plan->full_bytes;
 }
 
+struct team {
+    struct member members[TEAM_MAX];
+    pthread_t threads[TEAM_MAX], later[TEAM_MAX];
+    bool again[TEAM_MAX]; /* the rank came back, and its second thread is in `later` */
+};
+
+/* The first thread of the rank has left the transport, and touches nothing any more. */
+static void start_again(void *ctx, uint32_t rank)
+{
+    struct team *team = ctx;
+    struct member *member = &team->members[rank];
+
+    memset(&member->h, 0, sizeof(member->h));
+    member->rank = NULL;
+    memset(member->out, 0, sizeof(*member->out));
+    CHECK(!team->again[rank]);
+    team->again[rank] = true;
+    CHECK_EQ(pthread_create(&team->later[rank], NULL, run_member, member), 0);
+}
+
 void team_run(const struct team_options *options, struct team_rank ranks[TEAM_MAX])
 {
-    struct member members[TEAM_MAX] = { { 0 } };
+    struct team team = { 0 };
     struct loopback *net = loopback_create(options->ranks);
-    pthread_t threads[TEAM_MAX];
     struct harness_options alone;
     struct mp_space_plan plan;
     struct npy tokens, lens;
@@ -210,8 +243,10 @@ void team_run(const struct team_options *options, struct team_rank ranks[TEAM_MA
     alone = harness_options(options, &tokens);
     plan = harness_plan(&alone, NULL);
     memset(ranks, 0, TEAM_MAX * sizeof(ranks[0]));
+    if (options->comes_back)
+        loopback_on_restart(net, start_again, &team);
     for (uint32_t r = 0; r < options->ranks; r++) {
-        members[r] = (struct member){
+        team.members[r] = (struct member){
             .options = options,
             .net = net,
             .number = r,
@@ -221,10 +256,14 @@ void team_run(const struct team_options *options, struct team_rank ranks[TEAM_MA
             .expected = expected,
             .out = &ranks[r],
         };
-        CHECK_EQ(pthread_create(&threads[r], NULL, run_member, &members[r]), 0);
+        CHECK_EQ(pthread_create(&team.threads[r], NULL, run_member, &team.members[r]), 0);
     }
     for (uint32_t r = 0; r < options->ranks; r++)
-        pthread_join(threads[r], NULL);
+        pthread_join(team.threads[r], NULL);
+    for (uint32_t r = 0; r < options->ranks; r++) {
+        if (team.again[r]) /* whoever started it has ended */
+            pthread_join(team.later[r], NULL);
+    }
     free(expected);
     npy_free(&tokens);
     npy_free(&lens);

@@ -20,6 +20,8 @@ struct team_options {
     bool no_reads; /* nobody reads what it does not keep */
     uint64_t epoch_ns, deadline_ns;
     bool always_adopts;
+    uint32_t restarts;
+    bool comes_back;     /* a rank that dies can be started again, and then does all its steps */
     const char *kernels; /* of the last rank; NULL: as the others */
     const char *profile; /* of all; NULL: lru */
     /* Called by each rank's thread after step `at`, or NULL. */

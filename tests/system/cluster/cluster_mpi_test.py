@@ -23,7 +23,7 @@ SERVER = {"machine": "a100-32gb-xeon6230r", "device_gib": 0.0095, "mbit": 500, "
 KNOWN_S, FAILED_S, STANDS_S = 10, 15, 30
 
 
-def write_inputs(folder, requests, gen, gen_0=None, reads=True):
+def write_inputs(folder, requests, gen, gen_0=None, reads=True, restarts=0):
     draw = random.Random(3)
     with open(f"{folder}/requests", "w") as out:
         out.write("# made up\n")
@@ -32,7 +32,7 @@ def write_inputs(folder, requests, gen, gen_0=None, reads=True):
             own = gen_0 if gen_0 is not None and i % 3 == 0 else gen
             print(i % 3, i * 0.02, own, *tokens, file=out)
     cluster = {"model": "deepseek-v2-lite", "requests": 1, "prompt": 1, "gen": 1, "latency_us": 100,
-               "domains": 3, "epoch_s": 0.2,
+               "domains": 3, "epoch_s": 0.2, "restarts": restarts,
                "servers": [{**SERVER, "reads": reads, "devices": n} for n in (1, 1, 2)]}
     with open(f"{folder}/cluster", "w") as out:
         json.dump(cluster, out)
@@ -102,7 +102,7 @@ class Job:
         line = command(program, folder, "--ctx", "1024", *words)
         line[line.index("--requests") + 1] = f"{mark}/requests"
         self.process = subprocess.Popen(mpi(mpirun, folder, *mpi_words, "-n", "3") + line,
-                                        stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+                                        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
         self.reader = threading.Thread(target=self.read)
         self.reader.start()
         deadline = time.time() + 30
@@ -122,9 +122,10 @@ class Job:
         self.start = time.time()
 
     def end(self):
-        """What was said."""
+        """What was said. What a rank printed that was started again is in `lines`."""
         self.process.wait(timeout=150)
         self.reader.join()
+        self.lines = lines_of(self.process.stdout.read())
         return "".join(line for _, line in self.said)
 
     def seconds_to(self, text):
@@ -168,6 +169,29 @@ def lose_one(program, mpirun, folder):
     if not failed or max(failed) > FAILED_S or any(got[r] != alone[r] for r in got):
         sys.exit(f"lost experts: failed after {failed} s, {got}, alone {alone}\n{err}")
     print(f"lost experts: {len(failed)} requests failed by name within {max(failed):.2f} s")
+
+
+def return_one(program, mpirun, folder, victim):
+    """The dead rank is started again and runs those of its requests that had not ended."""
+    write_inputs(folder, 9, 400)
+    alone = digests(run(command(program, folder, "--ctx", "1024")))
+    write_inputs(folder, 9, 400, restarts=3)
+    job = Job(program, mpirun, folder, f"back{victim}", ("--with-ft", "ulfm"), ())
+    job.signal(victim, signal.SIGKILL)
+    err = job.end()
+    lines = printed(folder) + job.lines
+    got = {}
+    for line in lines:
+        if "all_requests" in line:
+            got.update(digests([line]))
+    left = [line for line in lines if line["rank"] != victim]
+    own = [line for line in lines if line["rank"] == victim]
+    if got != alone or len(own) != 1 or [line["returned"] for line in left] != [1, 1] or \
+            own[0]["own_requests"] == 0 or own[0]["migrations"] == 0:
+        sys.exit(f"rank {victim} came back: {lines}, alone {alone}\n{err}")
+    back = job.seconds_to(f"rank {victim} was started again")
+    print(f"rank {victim} was started again after {max(back):.2f} s, all as alone, "
+          f"{own[0]['own_requests']} requests and {own[0]['migrations']} placements there")
 
 
 def stop_one(program, mpirun, folder, victim, alone):
@@ -216,6 +240,8 @@ def compare(program, mpirun, folder):
     for victim in range(3):
         kill_one(program, mpirun, folder, victim, alone)
     lose_one(program, mpirun, folder)
+    for victim in (1, 0):
+        return_one(program, mpirun, folder, victim)
     # Rank 0 dies long after the others have ended their requests and sent it the results.
     write_inputs(folder, 9, 3, 900)
     alone = digests(run(command(program, folder, "--ctx", "1024")))

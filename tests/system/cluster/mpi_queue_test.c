@@ -10,7 +10,7 @@
 #include "engine/cluster/mpi_module.h"
 #include "tests/support/test.h"
 
-extern const struct mp_mpi_module mp_mpi_module_1;
+extern const struct mp_mpi_module mp_mpi_module_2;
 
 #define BYTES (64u << 10)
 #define MORE 3         /* sent after the queue was full */
@@ -25,7 +25,7 @@ static enum mp_mpi_result send_number(struct mp_mpi *mpi, int to, uint32_t numbe
 {
     for (uint32_t i = 0; i < BYTES / sizeof(*data); i++)
         data[i] = number;
-    return mp_mpi_module_1.send(mpi, to, data, BYTES);
+    return mp_mpi_module_2.send(mpi, to, data, BYTES);
 }
 
 /* The number that the next message is full of. */
@@ -38,12 +38,12 @@ static uint32_t receive_number(struct mp_mpi *mpi)
     int from = -1;
 
     for (uint32_t i = 0; i < PATIENCE && result == MP_MPI_NONE; i++) {
-        result = mp_mpi_module_1.poll(mpi, BYTES, &from, &got, &bytes);
+        result = mp_mpi_module_2.poll(mpi, BYTES, &from, &got, &bytes);
         if (result == MP_MPI_NONE)
             nap();
     }
     CHECK_EQ(result, MP_MPI_MESSAGE);
-    CHECK_EQ(from, 1 - mp_mpi_module_1.rank(mpi));
+    CHECK_EQ(from, 1 - mp_mpi_module_2.rank(mpi));
     CHECK_EQ(bytes, BYTES);
     data = got;
     for (uint32_t i = 1; i < BYTES / sizeof(*data); i++)
@@ -90,16 +90,16 @@ static void drain(struct mp_mpi *mpi, uint32_t *data)
 int main(void)
 {
     char error[256] = "";
-    struct mp_mpi *mpi = mp_mpi_module_1.open(error, sizeof(error));
+    struct mp_mpi *mpi = mp_mpi_module_2.open(error, sizeof(error));
     uint32_t *data = malloc(BYTES);
 
     CHECK(mpi != NULL && data != NULL);
-    CHECK_EQ(mp_mpi_module_1.ranks(mpi), 2);
-    if (mp_mpi_module_1.rank(mpi) == 0)
+    CHECK_EQ(mp_mpi_module_2.ranks(mpi), 2);
+    if (mp_mpi_module_2.rank(mpi) == 0)
         fill(mpi, data);
     else
         drain(mpi, data);
     free(data);
-    mp_mpi_module_1.close(mpi);
+    mp_mpi_module_2.close(mpi);
     return 0;
 }

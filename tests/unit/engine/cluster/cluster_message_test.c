@@ -92,9 +92,10 @@ static void right_ones(void)
     made.head->rows = 4;
     is_taken(made);
     for (unsigned kind = 0; kind < MP_MESSAGE_KIND_COUNT; kind++) {
-        const bool bare = kind == MP_MESSAGE_REFUSE || kind == MP_MESSAGE_BEAT ||
-                          kind == MP_MESSAGE_READY || kind == MP_MESSAGE_SWITCH ||
-                          kind == MP_MESSAGE_DONE || kind == MP_MESSAGE_RESULT;
+        const bool bare =
+            kind == MP_MESSAGE_REFUSE || kind == MP_MESSAGE_BEAT || kind == MP_MESSAGE_READY ||
+            kind == MP_MESSAGE_SWITCH || kind == MP_MESSAGE_DONE || kind == MP_MESSAGE_RESULT ||
+            kind == MP_MESSAGE_GATE || kind == MP_MESSAGE_OPEN || kind == MP_MESSAGE_STAY;
 
         CHECK(mp_message_kind_name(kind)[0] != '\0');
         if (bare)

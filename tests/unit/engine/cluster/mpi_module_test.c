@@ -31,7 +31,9 @@ static struct {
     int from, bytes;
     char data[8];
 } mail[8];
-static int mails, failed, isends, finalized, groups, stuck;
+static int mails, failed, isends, sent_to, finalized, groups, stuck, revoked, spawned, disagrees;
+static bool shrunk, came_later;
+static const int *told; /* to one who came later: who is who */
 static int dead = -1;
 
 static int called(const char *call)
@@ -67,7 +69,7 @@ static int fake_Comm_dup(MPI_Comm comm, MPI_Comm *copy)
 static int fake_Comm_rank(MPI_Comm comm, int *rank)
 {
     (void)comm;
-    *rank = 0;
+    *rank = came_later ? RANKS - 1 : 0;
     return called("Comm_rank");
 }
 
@@ -83,7 +85,8 @@ static int fake_Isend(const void *data, int bytes, MPI_Datatype type, int to, in
 {
     const int code = called("Isend");
 
-    (void)data, (void)bytes, (void)type, (void)to, (void)tag, (void)comm;
+    (void)data, (void)bytes, (void)type, (void)tag, (void)comm;
+    sent_to = to;
     *request = MPI_REQUEST_NULL;
     isends += code == MPI_SUCCESS;
     return code;
@@ -160,7 +163,7 @@ static int fake_Comm_group(MPI_Comm comm, MPI_Group *group)
 static int fake_Group_size(MPI_Group group, int *size)
 {
     (void)group;
-    *size = dead >= 0;
+    *size = shrunk ? RANKS - 1 : dead >= 0;
     return called("Group_size");
 }
 
@@ -169,8 +172,8 @@ static int fake_Group_translate_ranks(MPI_Group from, int count, const int *rank
 {
     const int code = called("Group_translate_ranks");
 
-    (void)from, (void)count, (void)ranks, (void)to;
-    *translated = code == MPI_SUCCESS ? dead : 0;
+    (void)from, (void)count, (void)to;
+    *translated = code != MPI_SUCCESS ? 0 : shrunk ? ranks[0] + (ranks[0] >= dead) : dead;
     return code;
 }
 
@@ -200,6 +203,59 @@ static int fake_Error_string(int code, char *text, int *bytes)
     return result;
 }
 
+static int fake_Comm_get_parent(MPI_Comm *parent)
+{
+    *parent = came_later ? MPI_COMM_WORLD : MPI_COMM_NULL;
+    return called("Comm_get_parent");
+}
+
+static int fake_Intercomm_merge(MPI_Comm between, int high, MPI_Comm *all)
+{
+    *all = between;
+    CHECK_EQ(high, came_later);
+    return called("Intercomm_merge");
+}
+
+static int fake_Bcast(void *data, int count, MPI_Datatype type, int root, MPI_Comm comm)
+{
+    (void)type, (void)comm;
+    CHECK(count == RANKS && root == 0);
+    if (came_later)
+        memcpy(data, told, RANKS * sizeof(int));
+    return called("Bcast");
+}
+
+static int fake_Comm_shrink(MPI_Comm comm, MPI_Comm *left)
+{
+    *left = comm;
+    shrunk = true;
+    return called("Comm_shrink");
+}
+
+static int fake_Comm_agree(MPI_Comm comm, int *flag)
+{
+    (void)comm;
+    *flag &= disagrees-- != 1;
+    return called("Comm_agree");
+}
+
+static int fake_Comm_spawn(const char *program, char **argv, int count, MPI_Info info, int root,
+                           MPI_Comm comm, MPI_Comm *between, int *codes)
+{
+    (void)info, (void)codes;
+    CHECK(strcmp(program, "program") == 0 && strcmp(argv[0], "bench") == 0 && root == 0);
+    *between = comm;
+    spawned += count;
+    return called("Comm_spawn");
+}
+
+static int fake_Comm_revoke(MPI_Comm comm)
+{
+    (void)comm;
+    revoked++;
+    return called("Comm_revoke");
+}
+
 static int fake_Finalize(void)
 {
     finalized++;
@@ -224,12 +280,20 @@ static int fake_Finalize(void)
 #define MPI_Group_free fake_Group_free
 #define MPI_Error_class fake_Error_class
 #define MPI_Error_string fake_Error_string
+#define MPI_Comm_get_parent fake_Comm_get_parent
+#define MPI_Intercomm_merge fake_Intercomm_merge
+#define MPI_Bcast fake_Bcast
+#define MPIX_Comm_shrink fake_Comm_shrink
+#define MPIX_Comm_agree fake_Comm_agree
+#define MPI_Comm_spawn fake_Comm_spawn
+#define MPIX_Comm_revoke fake_Comm_revoke
 #define MPI_Finalize fake_Finalize
 #include "engine/cluster/mpi_module.c"
+#include "engine/cluster/mpi_restart.c"
 
 /* ---- tests */
 
-#define MODULE (&mp_mpi_module_1)
+#define MODULE (&mp_mpi_module_2)
 
 static void fails(int number, const char *call, int skip, int code)
 {
@@ -243,7 +307,8 @@ static struct mp_mpi *start_again(void)
     struct mp_mpi *mpi;
 
     memset(plans, 0, sizeof(plans));
-    mails = failed = isends = finalized = stuck = 0;
+    mails = failed = isends = finalized = stuck = revoked = spawned = disagrees = 0;
+    shrunk = came_later = false;
     dead = -1;
     mpi = MODULE->open(error, sizeof(error));
     CHECK(mpi != NULL);
@@ -305,6 +370,7 @@ static void a_start_fails(void)
         { "Init_thread", 0, MPI_ERR_OTHER },         { "Comm_set_errhandler", 0, MPI_ERR_OTHER },
         { "Comm_set_errhandler", 1, MPI_ERR_OTHER }, { "Comm_dup", 0, MPI_ERR_OTHER },
         { "Comm_rank", 0, MPI_ERR_OTHER },           { "Comm_size", 0, MPI_ERR_OTHER },
+        { "Comm_get_parent", 0, MPI_ERR_OTHER },
     };
     char error[64];
 
@@ -423,6 +489,138 @@ static void who_has_died_is_not_said(void)
     }
 }
 
+static enum mp_mpi_result restart(struct mp_mpi *mpi)
+{
+    char program[] = "program", word[] = "bench";
+    char *words[] = { program, word, NULL };
+
+    return MODULE->restart(mpi, words);
+}
+
+static struct mp_mpi *start_and_lose(int rank)
+{
+    struct mp_mpi *mpi = start_again();
+
+    stuck = 2;
+    CHECK_EQ(send_to(mpi, rank), MP_MPI_SENT); /* and it stays under way */
+    dead = rank;
+    fails(0, "Improbe", 0, DEATH);
+    CHECK_EQ(poll(mpi), MP_MPI_LOST);
+    stuck = 1 << 20;
+    return mpi;
+}
+
+/* The new communicator has 0, 2 and then 1. */
+static void a_rank_comes_back(void)
+{
+    struct mp_mpi *mpi = start_and_lose(1);
+    struct sent *under_way = mpi->sends;
+
+    CHECK_EQ(restart(mpi), MP_MPI_SENT);
+    CHECK(spawned == 1 && groups == 0 && revoked == 0);
+    CHECK(mpi->sends == NULL && mpi->under_way[1] == 0);
+    free(under_way); /* real MPI may still read it */
+    stuck = 0;
+    CHECK_EQ(send_to(mpi, 1), MP_MPI_SENT);
+    CHECK_EQ(sent_to, 2);
+    CHECK_EQ(send_to(mpi, 2), MP_MPI_SENT);
+    CHECK_EQ(sent_to, 1);
+    post(2, 4);
+    CHECK_EQ(poll(mpi), MP_MPI_MESSAGE);
+    CHECK_EQ(found_from, 1);
+    shrunk = false;
+    dead = 1; /* in the new order */
+    fails(0, "Improbe", 0, DEATH);
+    check_lost_once(mpi, 2);
+    MODULE->close(mpi);
+    CHECK_EQ(finalized, 0);
+}
+
+static void one_who_comes_back_is_told_who_it_is(void)
+{
+    static const int order[] = { 0, 2, 1 }, wrong[] = { 0, 3, 1 };
+    static const struct plan calls[] = {
+        { "Comm_get_parent", 0, MPI_ERR_OTHER },
+        { "Comm_set_errhandler", 1, MPI_ERR_OTHER },
+        { "Intercomm_merge", 0, MPI_ERR_OTHER },
+        { "Bcast", 0, MPI_ERR_OTHER },
+    };
+    char error[64];
+    struct mp_mpi *mpi;
+
+    memset(plans, 0, sizeof(plans));
+    came_later = true;
+    told = order;
+    mpi = MODULE->open(error, sizeof(error));
+    CHECK(mpi != NULL && MODULE->rank(mpi) == 1 && MODULE->returned(mpi) == 1);
+    CHECK_EQ(send_to(mpi, 2), MP_MPI_SENT);
+    CHECK_EQ(sent_to, 1);
+    MODULE->close(mpi);
+    for (size_t i = 0; i < sizeof(calls) / sizeof(calls[0]); i++) {
+        fails(0, calls[i].call, calls[i].skip, calls[i].code);
+        CHECK(MODULE->open(error, sizeof(error)) == NULL);
+        CHECK_EQ(failed, 1);
+    }
+    told = wrong;
+    CHECK(MODULE->open(error, sizeof(error)) == NULL);
+}
+
+/* Then nobody comes, all is as before, and it can be tried again. */
+static void a_restart_fails(void)
+{
+    static const struct plan calls[] = {
+        { "Comm_shrink", 0, MPI_ERR_OTHER },
+        { "Comm_set_errhandler", 0, MPI_ERR_OTHER },
+        { "Comm_rank", 0, MPI_ERR_OTHER },
+        { "Comm_group", 0, MPI_ERR_OTHER },
+        { "Comm_group", 1, MPI_ERR_OTHER },
+        { "Group_size", 0, MPI_ERR_OTHER },
+        { "Group_translate_ranks", 1, DEATH },
+        { "Comm_agree", 0, DEATH },
+        { "Comm_spawn", 0, MPI_ERR_OTHER },
+        { "Comm_set_errhandler", 1, MPI_ERR_OTHER },
+        { "Intercomm_merge", 0, MPI_ERR_OTHER },
+        { "Comm_set_errhandler", 2, MPI_ERR_OTHER },
+        { "Comm_agree", 1, DEATH },
+        { "Bcast", 0, DEATH },
+    };
+    for (size_t i = 0; i < sizeof(calls) / sizeof(calls[0]); i++) {
+        struct mp_mpi *mpi = start_and_lose(2);
+        struct sent *under_way = mpi->sends;
+
+        fails(0, calls[i].call, calls[i].skip, calls[i].code);
+        CHECK_EQ(restart(mpi), MP_MPI_FAILED);
+        CHECK(failed == 1 && groups == 0 && mpi->lost[2] != 0 && mpi->place[1] == 1);
+        CHECK(strncmp(MODULE->text(mpi), "ranks cannot be started again", 29) == 0);
+        CHECK_EQ(restart(mpi), MP_MPI_SENT);
+        free(under_way);
+        stuck = 0;
+        MODULE->close(mpi);
+    }
+}
+
+static void another_rank_gives_up(void)
+{
+    struct mp_mpi *mpi = start_and_lose(2);
+    struct sent *under_way = mpi->sends;
+
+    disagrees = 1;
+    CHECK_EQ(restart(mpi), MP_MPI_FAILED);
+    CHECK_EQ(spawned, 0);
+    CHECK_EQ(MODULE->restart(mpi, NULL), MP_MPI_FAILED); /* nothing to start on this rank */
+    disagrees = 2;
+    CHECK_EQ(restart(mpi), MP_MPI_FAILED);
+    CHECK(spawned == 1 && revoked == 1);
+    fails(0, "Comm_revoke", 0, MPI_ERR_OTHER);
+    disagrees = 2;
+    CHECK_EQ(restart(mpi), MP_MPI_FAILED);
+    CHECK_EQ(failed, 1);
+    CHECK_EQ(restart(mpi), MP_MPI_SENT);
+    free(under_way);
+    stuck = 0;
+    MODULE->close(mpi);
+}
+
 static void an_end_fails(void)
 {
     struct mp_mpi *mpi = start_again();
@@ -452,7 +650,7 @@ static void memory_is_short(void)
     struct mp_mpi *mpi = start_again();
     char error[64];
 
-    for (uint64_t n = 0; n < 3; n++) {
+    for (uint64_t n = 0; n < 6; n++) {
         struct mp_mpi *none;
 
         fault_nth(FAULT_ALLOCATIONS, n);
@@ -482,6 +680,10 @@ int main(void)
     RUN(a_receive_fails);
     RUN(a_rank_dies);
     RUN(who_has_died_is_not_said);
+    RUN(a_rank_comes_back);
+    RUN(one_who_comes_back_is_told_who_it_is);
+    RUN(a_restart_fails);
+    RUN(another_rank_gives_up);
     RUN(an_end_fails);
     RUN(too_much);
     RUN(memory_is_short);

@@ -33,7 +33,7 @@ static void a_file_is_read_with_its_defaults(void)
     CHECK(c.servers[2].devices == 3 && c.servers[2].domain == 0 && c.servers[2].reads == 0);
     CHECK(c.servers[1].mbit == 500 && c.servers[1].arrival_s == 10);
     CHECK(c.requests == 3 && c.prompt == 5 && c.gen == 2 && c.latency_us == 100);
-    CHECK(c.value_bytes == 2 && c.head_bytes == 0 && c.rows_once == 0);
+    CHECK(c.value_bytes == 2 && c.head_bytes == 0 && c.rows_once == 0 && c.restarts == 0);
     CHECK(c.call_us == 0 && c.skew == 1 && c.known == 1 && c.epoch_s == 300 && c.copies == 1);
     CHECK(c.model.experts == 8);
     mp_cluster_fini(&c);
