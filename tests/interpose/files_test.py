@@ -59,15 +59,15 @@ def reads(preload, work, full):
     expect(bad is not None, "bad_reads.so cannot be built")
     for name in ("tiny", "qwen-q8", "tiny-split") if full else ("tiny",):
         command = llama.command(program, llama.model(name), 2)
-        plain = [*command, "repack=0"] if name in harness.REPACKED else command
-        want = run(plain, None, None).out
+        # Where no read of ours succeeds nothing is paged, and weights are reordered as without us.
+        wanted = {run([*command, *more], None, None).out for more in ((), ("repack=0",))}
         for how, which in itertools.product(("eio", "short", "odd", "end"),
                                             ((0, 1), (3, 1), (30, 1), (4, 3), (9, 50), (120, 1000))
                                             if full else ((0, 1), (40, 1), (9, 50))):
             bad_reads = "{} {} {}".format(how, *which)
             done = run(command, f"{bad}:{preload}", "20%", work=work, BAD_READS=bad_reads,
                        MOEPAGER_URING="off")
-            expect(done.status == 0 and done.out == want,
+            expect(done.status == 0 and done.out in wanted,
                    f"{name}, {bad_reads}: exit {done.status}: {done.out[-300:]}{done.err[-500:]}")
             expect("bad " in done.err and "bad 0" not in done.err,
                    f"{name}, {bad_reads}: nothing was bad: {done.err}")
