@@ -7,8 +7,8 @@ if(NOT sanitizers AND NOT MP_COVERAGE)
         set(cases_behaviour idle refused alone kills crowd memory limits others secure report execs
             seccomp dlopen static)
         set(cases_files mapping changed reads disk broken)
-        set(cases_programs logits sources several checks records bench text perplexity server openai
-            compare)
+        set(cases_programs logits sources several checks records unmapped bench text perplexity server
+            openai compare)
         set(full_behaviour kills idle limits sanitized)
         set(full_files mapping reads broken)
         set(full_programs logits sources several checks bench text perplexity server openai python)

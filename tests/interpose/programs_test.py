@@ -11,6 +11,8 @@ usage: programs_test.py CASE PRELOAD WORK [--full]
   checks      the same, while it also looks at the mapped file in every way that a program can
   records     the same with --trace and --timeline of `moepager preload`: the trace has every layer of
               every token, `moepager replay` reads it, and the timeline has the reads and waits
+  unmapped    a model that is read, not mapped: the same result, and one line that says why nothing is
+              paged
   bench       llama-bench ends well
   text        llama-completion and llama-cli write the same words
   perplexity  llama-perplexity: its file of all tokens' logits
@@ -151,6 +153,19 @@ def records(preload, work, full):
     written = json.loads(timeline.read_text())
     names = {event["name"] for event in written["traceEvents"]}
     expect({"demand", "wait for expert"} <= names and written["dropped_events"] == 0, f"{names}")
+
+
+def unmapped(preload, work, full):
+    """A model that is read instead of mapped: the same result, and one line that says so."""
+    llama = Llama("debian")
+    program = llama.build("victim_logits", work)
+    for name in ("tiny", "qwen-q4"):
+        command = llama.command(program, llama.model(name), 2, "load=none")
+        wanted = {run([*command, *more], None, None).out for more in ((), ("repack=0",))}
+        done = run(command, preload, "20%")
+        expect(done.status == 0 and done.out in wanted, f"{name}: exit {done.status}: {done.out}{done.err}")
+        expect(len(done.err.splitlines()) == 1 and "read, not mapped" in done.err,
+               f"{name}: one line was to say so: {done.err!r}")
 
 
 def bench(preload, work, full):
@@ -379,8 +394,8 @@ def compare(preload, work, full):
         expect(all(result["start_ms"].values()), f"{result['start_ms']}")
 
 
-CASES = {case.__name__: case for case in (logits, sources, several, checks, records, bench, text,
-                                          perplexity, server, openai, python, compare)}
+CASES = {case.__name__: case for case in (logits, sources, several, checks, records, unmapped, bench,
+                                          text, perplexity, server, openai, python, compare)}
 
 
 if __name__ == "__main__":

@@ -6,6 +6,7 @@ mp_test(unit/interpose/window_fault_test LIBS mp_interpose SOURCES ${made_up}
     WRAP LABELS fault TIMEOUT 200)
 mp_test(unit/interpose/window_closed_test LIBS mp_interpose SOURCES
     ${made_up} TIMEOUT 120)
+mp_test(unit/interpose/calls_test LIBS mp_interpose SOURCES ${made_up} TIMEOUT 60)
 mp_test(unit/interpose/pieces_test LIBS mp_interpose Threads::Threads SOURCES ${made_up} TIMEOUT 60)
 mp_test(unit/interpose/moves_test LIBS mp_interpose)
 mp_test(unit/interpose/report_test LIBS mp_interpose PkgConfig::JANSSON
