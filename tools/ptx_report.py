@@ -17,10 +17,14 @@ REGISTERS = 65536  # of a multiprocessor; warps get them by 256
 ARCHES = {75: (1024, 16, 64), 80: (2048, 32, 164), 86: (1536, 16, 100), 89: (1536, 24, 100),
           90: (2048, 32, 228), 100: (2048, 32, 228), 120: (1536, 24, 100)}
 # Kernels that wait for memory: the bytes that a thread has asked for before it needs the first of
-# them, with one token (kernels/cuda/dot.cuh, attend.cuh with heads of 128, measure.cuh).
-IN_FLIGHT = {"gemv_bf16": 128, "gemv_f32": 256, "project_bf16": 128, "experts_up_bf16": 128,
-             "experts_down_bf16": 128, "attend": 128, "attend_split": 128, "read": 64}
-SHOWN = list(IN_FLIGHT) + ["gemm_bf16", "route_bf16", "combine", "place", "sample"]
+# them (kernels/cuda/dot.cuh, attend.cuh with heads of 128, measure.cuh).
+IN_FLIGHT = {"gemv1_bf16": 64, "gemv2_bf16": 64, "gemv4_bf16": 32, "gemv8_bf16": 64, "gemv1_f32": 128,
+             "project1_bf16": 64, "project2_bf16": 64, "project4_bf16": 32, "project8_bf16": 64,
+             "route1_bf16": 64, "experts_up1_bf16": 64, "experts_down1_bf16": 64,
+             "experts_up8_bf16": 64, "experts_down8_bf16": 64, "attend": 128, "attend_split": 128,
+             "read": 64}
+SHOWN = list(IN_FLIGHT) + ["experts_up_bf16", "experts_down_bf16", "gemm_bf16", "route8_bf16",
+                           "combine", "place", "sample"]
 SHARED = {"attend": (32 * (2 + 128) + 33) * 4}  # dynamic shared memory that counts here
 
 

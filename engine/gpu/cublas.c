@@ -371,7 +371,6 @@ static enum mp_status run_cublas(struct mp_gemm *gemm, const struct stream_state
 enum mp_status mp_gemm_matmul(struct mp_gemm *gemm, mp_cu_stream stream,
                               const struct mp_cuda_matmul *params)
 {
-    const struct mp_cuda_type *type = mp_cuda_type(params->type);
     struct stream_state *state = NULL;
     enum mp_status status = MP_OK;
 
@@ -384,6 +383,8 @@ enum mp_status mp_gemm_matmul(struct mp_gemm *gemm, mp_cu_stream stream,
         return status;
     if (state != NULL)
         return run_cublas(gemm, state, params);
-    return mp_gpu_launch(gemm->gpu, stream, params->tokens <= TOKENS_FEW ? type->gemv : type->gemm,
+    return mp_gpu_launch(gemm->gpu, stream,
+                         params->tokens <= TOKENS_FEW ? mp_cuda_gemv(params->type, params->tokens)
+                                                      : mp_cuda_type(params->type)->gemm,
                          params);
 }

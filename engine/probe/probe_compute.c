@@ -146,9 +146,11 @@ static enum mp_status expert_once(struct mp_bench *bench, struct work *work, mp_
         status = mp_gpu_finish(bench->gpu, stream);
     start_us = mp_bench_now_us(bench);
     if (status == MP_OK)
-        status = mp_gpu_launch(bench->gpu, stream, MP_CUDA_KERNEL_experts_up_bf16, &params);
+        status =
+            mp_gpu_launch(bench->gpu, stream, mp_cuda_experts_up(MP_WTYPE_BF16, tokens), &params);
     if (status == MP_OK)
-        status = mp_gpu_launch(bench->gpu, stream, MP_CUDA_KERNEL_experts_down_bf16, &params);
+        status =
+            mp_gpu_launch(bench->gpu, stream, mp_cuda_experts_down(MP_WTYPE_BF16, tokens), &params);
     if (status == MP_OK)
         status = mp_gpu_finish(bench->gpu, stream);
     *us_p = mp_bench_now_us(bench) - start_us;

@@ -244,43 +244,76 @@ struct mp_cuda_spin {
 };
 
 /* X(name, struct of its parameter) */
-#define MP_CUDA_KERNEL_MAP(X)             \
-    X(embed, mp_cuda_embed)               \
-    X(rmsnorm, mp_cuda_rmsnorm)           \
-    X(gemv_f32, mp_cuda_matmul)           \
-    X(gemv_bf16, mp_cuda_matmul)          \
-    X(gemv_f16, mp_cuda_matmul)           \
-    X(gemm_f32, mp_cuda_matmul)           \
-    X(gemm_bf16, mp_cuda_matmul)          \
-    X(gemm_f16, mp_cuda_matmul)           \
-    X(project_f32, mp_cuda_project)       \
-    X(project_bf16, mp_cuda_project)      \
-    X(project_f16, mp_cuda_project)       \
-    X(place, mp_cuda_place)               \
-    X(attend, mp_cuda_attend)             \
-    X(attend_split, mp_cuda_attend)       \
-    X(softmax, mp_cuda_softmax)           \
-    X(axpy, mp_cuda_axpy)                 \
-    X(silu_mul, mp_cuda_silu_mul)         \
-    X(experts_up_f32, mp_cuda_experts)    \
-    X(experts_up_bf16, mp_cuda_experts)   \
-    X(experts_up_f16, mp_cuda_experts)    \
-    X(experts_down_f32, mp_cuda_experts)  \
-    X(experts_down_bf16, mp_cuda_experts) \
-    X(experts_down_f16, mp_cuda_experts)  \
-    X(combine, mp_cuda_combine)           \
-    X(top_k, mp_cuda_top_k)               \
-    X(resolve, mp_cuda_resolve)           \
-    X(route_f32, mp_cuda_route)           \
-    X(route_bf16, mp_cuda_route)          \
-    X(route_f16, mp_cuda_route)           \
-    X(argmax, mp_cuda_argmax)             \
-    X(sample, mp_cuda_sample)             \
-    X(round_bf16, mp_cuda_round)          \
-    X(round_f16, mp_cuda_round)           \
-    X(gather_rows, mp_cuda_rows)          \
-    X(scatter_rows, mp_cuda_rows)         \
-    X(read, mp_cuda_read)                 \
+#define MP_CUDA_KERNEL_MAP(X)              \
+    X(embed, mp_cuda_embed)                \
+    X(rmsnorm, mp_cuda_rmsnorm)            \
+    X(gemv1_f32, mp_cuda_matmul)           \
+    X(gemv2_f32, mp_cuda_matmul)           \
+    X(gemv4_f32, mp_cuda_matmul)           \
+    X(gemv8_f32, mp_cuda_matmul)           \
+    X(gemv1_bf16, mp_cuda_matmul)          \
+    X(gemv2_bf16, mp_cuda_matmul)          \
+    X(gemv4_bf16, mp_cuda_matmul)          \
+    X(gemv8_bf16, mp_cuda_matmul)          \
+    X(gemv1_f16, mp_cuda_matmul)           \
+    X(gemv2_f16, mp_cuda_matmul)           \
+    X(gemv4_f16, mp_cuda_matmul)           \
+    X(gemv8_f16, mp_cuda_matmul)           \
+    X(gemm_f32, mp_cuda_matmul)            \
+    X(gemm_bf16, mp_cuda_matmul)           \
+    X(gemm_f16, mp_cuda_matmul)            \
+    X(project1_f32, mp_cuda_project)       \
+    X(project2_f32, mp_cuda_project)       \
+    X(project4_f32, mp_cuda_project)       \
+    X(project8_f32, mp_cuda_project)       \
+    X(project1_bf16, mp_cuda_project)      \
+    X(project2_bf16, mp_cuda_project)      \
+    X(project4_bf16, mp_cuda_project)      \
+    X(project8_bf16, mp_cuda_project)      \
+    X(project1_f16, mp_cuda_project)       \
+    X(project2_f16, mp_cuda_project)       \
+    X(project4_f16, mp_cuda_project)       \
+    X(project8_f16, mp_cuda_project)       \
+    X(place, mp_cuda_place)                \
+    X(attend, mp_cuda_attend)              \
+    X(attend_split, mp_cuda_attend)        \
+    X(softmax, mp_cuda_softmax)            \
+    X(axpy, mp_cuda_axpy)                  \
+    X(silu_mul, mp_cuda_silu_mul)          \
+    X(experts_up1_f32, mp_cuda_experts)    \
+    X(experts_up8_f32, mp_cuda_experts)    \
+    X(experts_up_f32, mp_cuda_experts)     \
+    X(experts_up1_bf16, mp_cuda_experts)   \
+    X(experts_up8_bf16, mp_cuda_experts)   \
+    X(experts_up_bf16, mp_cuda_experts)    \
+    X(experts_up1_f16, mp_cuda_experts)    \
+    X(experts_up8_f16, mp_cuda_experts)    \
+    X(experts_up_f16, mp_cuda_experts)     \
+    X(experts_down1_f32, mp_cuda_experts)  \
+    X(experts_down8_f32, mp_cuda_experts)  \
+    X(experts_down_f32, mp_cuda_experts)   \
+    X(experts_down1_bf16, mp_cuda_experts) \
+    X(experts_down8_bf16, mp_cuda_experts) \
+    X(experts_down_bf16, mp_cuda_experts)  \
+    X(experts_down1_f16, mp_cuda_experts)  \
+    X(experts_down8_f16, mp_cuda_experts)  \
+    X(experts_down_f16, mp_cuda_experts)   \
+    X(combine, mp_cuda_combine)            \
+    X(top_k, mp_cuda_top_k)                \
+    X(resolve, mp_cuda_resolve)            \
+    X(route1_f32, mp_cuda_route)           \
+    X(route8_f32, mp_cuda_route)           \
+    X(route1_bf16, mp_cuda_route)          \
+    X(route8_bf16, mp_cuda_route)          \
+    X(route1_f16, mp_cuda_route)           \
+    X(route8_f16, mp_cuda_route)           \
+    X(argmax, mp_cuda_argmax)              \
+    X(sample, mp_cuda_sample)              \
+    X(round_bf16, mp_cuda_round)           \
+    X(round_f16, mp_cuda_round)            \
+    X(gather_rows, mp_cuda_rows)           \
+    X(scatter_rows, mp_cuda_rows)          \
+    X(read, mp_cuda_read)                  \
     X(spin, mp_cuda_spin)
 
 enum mp_cuda_kernel {
@@ -290,14 +323,24 @@ enum mp_cuda_kernel {
         MP_CUDA_KERNEL_COUNT
 };
 
-/* The kernels that read weights of one type. `round` makes activations of it, or is
- * MP_CUDA_KERNEL_COUNT where activations stay as they are. */
+/* The kernels that read weights of one type and take any number of tokens. `round` makes
+ * activations of it, or is MP_CUDA_KERNEL_COUNT where activations stay as they are. */
 struct mp_cuda_type {
-    enum mp_cuda_kernel gemv, gemm, project, route, experts_up, experts_down, round;
+    enum mp_cuda_kernel gemm, round;
 };
 
 /* For a value of enum mp_wtype; NULL: devices have no kernels for weights of this type. */
 const struct mp_cuda_type *mp_cuda_type(uint32_t type);
+
+/*
+ * Those for so many tokens, 1..8, or for experts that have up to so many rows; `type` has kernels.
+ * Their bits are the same: they differ in how much they have on its way from memory.
+ */
+enum mp_cuda_kernel mp_cuda_gemv(uint32_t type, uint32_t tokens);
+enum mp_cuda_kernel mp_cuda_project(uint32_t type, uint32_t tokens);
+enum mp_cuda_kernel mp_cuda_route(uint32_t type, uint32_t tokens);
+enum mp_cuda_kernel mp_cuda_experts_up(uint32_t type, uint32_t rows_max);
+enum mp_cuda_kernel mp_cuda_experts_down(uint32_t type, uint32_t rows_max);
 
 /* How a kernel is launched for its parameter: blocks, threads of one, dynamic shared memory. */
 struct mp_cuda_grid {

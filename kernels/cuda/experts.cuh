@@ -30,26 +30,34 @@ MP_DEVICE void mp_expert_act(const struct mp_cuda_experts *p, const struct mp_cu
         mp_silu(gate) * up;
 }
 
-/* act for two channels and rows [i, i + tokens) of expert e */
+/* act for rows / 2 channels and rows [i, i + tokens) of expert e */
 MP_DEVICE void mp_expert_up_tile(const struct mp_cuda_experts *p, const struct mp_cuda_expert *e,
-                                 const int type, const int tokens, uint32_t channel, uint32_t i)
+                                 const int type, const int rows, const int tokens, uint32_t channel,
+                                 uint32_t i)
 {
-    const uint32_t lanes = MP_LANES / (uint32_t)(MP_TILE_ROWS * tokens);
+    const uint32_t lanes = MP_LANES / (uint32_t)(rows * tokens);
     const uint32_t index = mp_lane() / lanes;
-    const uint32_t c = channel + index / (uint32_t)tokens, t = i + index % (uint32_t)tokens;
+    const uint32_t c = mp_here(channel) + index / (uint32_t)tokens;
+    const uint32_t t = i + index % (uint32_t)tokens;
     const uint64_t stride = (uint64_t)p->hidden * mp_type_bytes(type);
     struct mp_tile tile;
+    uint32_t from;
     float gate, up;
 
+    channel = mp_here(channel);
+    from = mp_min(channel, e->channels - 1);
+
     MP_UNROLL
-    for (int r = 0; r < MP_TILE_ROWS; r++)
-        tile.w[r] = (const MP_GLOBAL char *)(r < MP_TILE_ROWS / 2 ? e->gate : e->up) +
-                    mp_min(channel + r % (MP_TILE_ROWS / 2), e->channels - 1) * stride;
+    for (int r = 0; r < rows; r++)
+        tile.w_at[r] =
+            mp_min((uint32_t)(r % (rows / 2)), e->channels - 1 - from) * (uint32_t)stride;
+    tile.w[0] = (const MP_GLOBAL char *)e->gate + from * stride;
+    tile.w[1] = (const MP_GLOBAL char *)e->up + from * stride;
     tile.x = (const MP_GLOBAL float *)p->x;
     MP_UNROLL
     for (int k = 0; k < tokens; k++)
         tile.x_at[k] = mp_expert_x(p, e, mp_min(i + k, e->count - 1));
-    gate = mp_tile_dot(&tile, type, 0, MP_TILE_ROWS, tokens, 0, p->hidden, 0);
+    gate = mp_tile_dot(&tile, type, 0, rows, tokens, MP_DOT_PART_COLS(p->hidden), 0, p->hidden, 0);
     up = mp_shuffle_xor_float(gate, 16); /* the lower 16 lanes have gates, the others ups */
     if (mp_lane() < 16 && mp_lane() % lanes == 0 && c < e->channels && t < e->count)
         mp_expert_act(p, e, c, t, gate, up);
@@ -60,6 +68,7 @@ MP_DEVICE void mp_expert_up_slow(const struct mp_cuda_experts *p, const struct m
                                  const int type, uint32_t channel, uint32_t i)
 {
     const uint64_t stride = (uint64_t)p->hidden * mp_type_bytes(type);
+    const uint32_t part = MP_DOT_PART_COLS(p->hidden);
 
     MP_NO_UNROLL
     for (uint32_t c = channel; c < mp_min(channel + MP_TILE_ROWS / 2, e->channels); c++) {
@@ -70,8 +79,8 @@ MP_DEVICE void mp_expert_up_slow(const struct mp_cuda_experts *p, const struct m
         for (uint32_t t = i; t < mp_min(i + MP_TILE_TOKENS, e->count); t++) {
             const struct mp_slow_x x = { (const MP_GLOBAL float *)p->x + mp_expert_x(p, e, t), 0,
                                          0 };
-            const float gate = mp_dot_slow(w_gate, x, type, 0, p->hidden, 0);
-            const float up = mp_dot_slow(w_up, x, type, 0, p->hidden, 0);
+            const float gate = mp_dot_slow(w_gate, x, type, part, p->hidden, 0);
+            const float up = mp_dot_slow(w_up, x, type, part, p->hidden, 0);
 
             if (mp_lane() == 0)
                 mp_expert_act(p, e, c, t, gate, up);
@@ -79,28 +88,31 @@ MP_DEVICE void mp_expert_up_slow(const struct mp_cuda_experts *p, const struct m
     }
 }
 
-/* rank for four output rows and rows [i, i + tokens) of expert e */
+/* rank for `rows` output rows and rows [i, i + tokens) of expert e */
 MP_DEVICE void mp_expert_down_tile(const struct mp_cuda_experts *p, const struct mp_cuda_expert *e,
-                                   const int type, const int tokens, uint32_t row, uint32_t i)
+                                   const int type, const int rows, const int tokens, uint32_t row,
+                                   uint32_t i)
 {
-    const uint32_t lanes = MP_LANES / (uint32_t)(MP_TILE_ROWS * tokens);
+    const uint32_t lanes = MP_LANES / (uint32_t)(rows * tokens);
     const uint32_t index = mp_lane() / lanes;
     const uint32_t r = row + index / (uint32_t)tokens, t = i + index % (uint32_t)tokens;
     const int mine = mp_lane() % lanes == 0 && r < p->hidden && t < e->count;
     const uint64_t stride = (uint64_t)e->channels * mp_type_bytes(type);
+    const uint32_t from = mp_min(row, p->hidden - 1);
     MP_GLOBAL float *to = (MP_GLOBAL float *)p->rank +
                           (uint64_t)mp_expert_rows(p, e)[mp_min(t, e->count - 1)] * p->hidden + r;
     struct mp_tile tile;
     float sum = mine && e->accumulate ? *to : 0.0f;
 
     MP_UNROLL
-    for (int k = 0; k < MP_TILE_ROWS; k++)
-        tile.w[k] = (const MP_GLOBAL char *)e->down + mp_min(row + k, p->hidden - 1) * stride;
+    for (int k = 0; k < rows; k++)
+        tile.w_at[k] = mp_min((uint32_t)k, p->hidden - 1 - from) * (uint32_t)stride;
+    tile.w[0] = tile.w[1] = (const MP_GLOBAL char *)e->down + from * stride;
     tile.x = (const MP_GLOBAL float *)p->act + (uint64_t)(e->first + i) * p->channels;
     MP_UNROLL
     for (int k = 0; k < tokens; k++)
         tile.x_at[k] = mp_min(k, e->count - 1 - i) * p->channels;
-    sum = mp_tile_dot(&tile, type, 0, MP_TILE_ROWS, tokens, 1, e->channels, sum);
+    sum = mp_tile_dot(&tile, type, 0, rows, tokens, MP_STEP_COLS, 0, e->channels, sum);
     if (mine)
         *to = sum;
 }
@@ -120,8 +132,8 @@ MP_DEVICE void mp_expert_down_slow(const struct mp_cuda_experts *p, const struct
             const struct mp_slow_x x = {
                 (const MP_GLOBAL float *)p->act + (uint64_t)(e->first + t) * p->channels, 0, 0
             };
-            const float sum = mp_dot_slow((const MP_GLOBAL char *)e->down + r * stride, x, type, 1,
-                                          e->channels, e->accumulate ? *to : 0.0f);
+            const float sum = mp_dot_slow((const MP_GLOBAL char *)e->down + r * stride, x, type,
+                                          MP_STEP_COLS, e->channels, e->accumulate ? *to : 0.0f);
 
             if (mp_lane() == 0)
                 *to = sum;
@@ -129,20 +141,41 @@ MP_DEVICE void mp_expert_down_slow(const struct mp_cuda_experts *p, const struct
     }
 }
 
-/* EACH(tokens) with what suits `left` rows. */
-#define MP_EXPERT_TILES(left, EACH)                   \
-    do {                                              \
-        if ((left) == 1)                              \
-            EACH(1);                                  \
-        else if ((left) == 2 && type != MP_WTYPE_F32) \
-            EACH(2);                                  \
-        else if ((left) <= 4 && type != MP_WTYPE_F32) \
-            EACH(4);                                  \
-        else                                          \
-            EACH(8);                                  \
+/*
+ * EACH(rows of weights, rows of the expert, the first of the former and of the latter) for the
+ * warp's four rows of weights and up to eight of the expert. `most`: an expert has 1, or up to 8,
+ * or any number; the first two keep to 64 registers, and read weights again for more than four.
+ */
+#define MP_EXPERT_TILES(left, most, EACH)                               \
+    do {                                                                \
+        if ((most) == 1 || (left) == 1) {                               \
+            EACH(4, 1, 0, 0);                                           \
+        } else if ((most) == 8) {                                       \
+            MP_NO_UNROLL                                                \
+            for (uint32_t cut = 0; cut < 2 * (((left) + 3) / 4); cut++) \
+                EACH(2, MP_EXPERT_FEW(type), cut % 2 * 2, cut / 2 * 4); \
+        } else if ((left) == 2 && type != MP_WTYPE_F32) {               \
+            EACH(4, 2, 0, 0);                                           \
+        } else if ((left) <= 4 && type != MP_WTYPE_F32) {               \
+            EACH(4, 4, 0, 0);                                           \
+        } else {                                                        \
+            EACH(4, 8, 0, 0);                                           \
+        }                                                               \
     } while (0)
+#define MP_EXPERT_FEW(type) 4
 
-MP_DEVICE void mp_experts_up(const struct mp_cuda_experts *p, const int type)
+/* The rows of an expert that a block begins with, and those after rows i. */
+MP_DEVICE uint32_t mp_expert_first(const int most)
+{
+    return most == 0 ? mp_block_z() * MP_TILE_TOKENS : 0;
+}
+
+MP_DEVICE uint32_t mp_expert_next(const int most, uint32_t i)
+{
+    return most == 0 ? i + mp_blocks_z() * MP_TILE_TOKENS : 0xffffffffu;
+}
+
+MP_DEVICE void mp_experts_up(const struct mp_cuda_experts *p, const int type, const int most)
 {
     const struct mp_cuda_expert e = mp_expert_of(p);
     const uint32_t channel = mp_block_x() * MP_EXPERT_UP_CHANNELS + mp_warp() * (MP_TILE_ROWS / 2);
@@ -152,18 +185,18 @@ MP_DEVICE void mp_experts_up(const struct mp_cuda_experts *p, const int type)
     if (channel >= e.channels)
         return;
     MP_NO_UNROLL
-    for (uint32_t i = mp_block_z() * MP_TILE_TOKENS; i < e.count;
-         i += mp_blocks_z() * MP_TILE_TOKENS) {
-#define UP(tokens) mp_expert_up_tile(p, &e, type, tokens, channel, i)
+    for (uint32_t i = mp_expert_first(most); i < e.count; i = mp_expert_next(most, i)) {
+#define UP(rows, tokens, row, token) \
+    mp_expert_up_tile(p, &e, type, rows, tokens, channel + (row) / 2, i + (token))
         if (fast)
-            MP_EXPERT_TILES(e.count - i, UP);
+            MP_EXPERT_TILES(e.count - i, most, UP);
         else
             mp_expert_up_slow(p, &e, type, channel, i);
 #undef UP
     }
 }
 
-MP_DEVICE void mp_experts_down(const struct mp_cuda_experts *p, const int type)
+MP_DEVICE void mp_experts_down(const struct mp_cuda_experts *p, const int type, const int most)
 {
     const struct mp_cuda_expert e = mp_expert_of(p);
     const uint32_t row = mp_block_x() * MP_EXPERT_DOWN_ROWS + mp_warp() * MP_TILE_ROWS;
@@ -173,11 +206,11 @@ MP_DEVICE void mp_experts_down(const struct mp_cuda_experts *p, const int type)
     if (row >= p->hidden)
         return;
     MP_NO_UNROLL
-    for (uint32_t i = mp_block_z() * MP_TILE_TOKENS; i < e.count;
-         i += mp_blocks_z() * MP_TILE_TOKENS) {
-#define DOWN(tokens) mp_expert_down_tile(p, &e, type, tokens, row, i)
+    for (uint32_t i = mp_expert_first(most); i < e.count; i = mp_expert_next(most, i)) {
+#define DOWN(rows, tokens, first, token) \
+    mp_expert_down_tile(p, &e, type, rows, tokens, row + (first), i + (token))
         if (fast)
-            MP_EXPERT_TILES(e.count - i, DOWN);
+            MP_EXPERT_TILES(e.count - i, most, DOWN);
         else
             mp_expert_down_slow(p, &e, type, row, i);
 #undef DOWN
@@ -185,16 +218,22 @@ MP_DEVICE void mp_experts_down(const struct mp_cuda_experts *p, const int type)
 }
 
 /* `blocks` on one multiprocessor at a time: registers are shared out for that many. */
-#define MP_EXPERTS(name, type, blocks)                                                    \
-    MP_KERNEL(mp_experts_up_##name, mp_cuda_experts, MP_EXPERT_WARPS *MP_LANES, blocks)   \
-    {                                                                                     \
-        mp_experts_up(&p, type);                                                          \
-    }                                                                                     \
-    MP_KERNEL(mp_experts_down_##name, mp_cuda_experts, MP_EXPERT_WARPS *MP_LANES, blocks) \
-    {                                                                                     \
-        mp_experts_down(&p, type);                                                        \
+#define MP_EXPERTS(name, type, most, blocks)                                             \
+    MP_KERNEL(mp_experts_up##name, mp_cuda_experts, MP_EXPERT_WARPS *MP_LANES, blocks)   \
+    {                                                                                    \
+        mp_experts_up(&p, type, most);                                                   \
+    }                                                                                    \
+    MP_KERNEL(mp_experts_down##name, mp_cuda_experts, MP_EXPERT_WARPS *MP_LANES, blocks) \
+    {                                                                                    \
+        mp_experts_down(&p, type, most);                                                 \
     }
 
-MP_EXPERTS(f32, MP_WTYPE_F32, 2)
-MP_EXPERTS(bf16, MP_WTYPE_BF16, 3)
-MP_EXPERTS(f16, MP_WTYPE_F16, 3)
+MP_EXPERTS(1_f32, MP_WTYPE_F32, 1, 8)
+MP_EXPERTS(1_bf16, MP_WTYPE_BF16, 1, 10)
+MP_EXPERTS(1_f16, MP_WTYPE_F16, 1, 10)
+MP_EXPERTS(8_f32, MP_WTYPE_F32, 8, 5)
+MP_EXPERTS(8_bf16, MP_WTYPE_BF16, 8, 6)
+MP_EXPERTS(8_f16, MP_WTYPE_F16, 8, 6)
+MP_EXPERTS(_f32, MP_WTYPE_F32, 0, 2)
+MP_EXPERTS(_bf16, MP_WTYPE_BF16, 0, 3)
+MP_EXPERTS(_f16, MP_WTYPE_F16, 0, 3)

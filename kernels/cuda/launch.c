@@ -20,16 +20,31 @@ static const uint32_t bytes[MP_CUDA_KERNEL_COUNT] = {
 #undef X
 };
 
-/* The kernels of one type, by the end of their names. */
-#define KERNELS_OF(type, rounding)                                                      \
-    {                                                                                   \
-        .gemv = MP_CUDA_KERNEL_gemv_##type, .gemm = MP_CUDA_KERNEL_gemm_##type,         \
-        .project = MP_CUDA_KERNEL_project_##type, .route = MP_CUDA_KERNEL_route_##type, \
-        .experts_up = MP_CUDA_KERNEL_experts_up_##type,                                 \
-        .experts_down = MP_CUDA_KERNEL_experts_down_##type, .round = rounding           \
+/* The kernels of one type, by the end of their names; those for fewer tokens first. */
+struct kernels_of {
+    enum mp_cuda_kernel gemv[4], project[4], route[2], experts_up[3], experts_down[3];
+    struct mp_cuda_type type;
+};
+
+#define FOUR(kernel, type)                                                       \
+    {                                                                            \
+        MP_CUDA_KERNEL_##kernel##1_##type, MP_CUDA_KERNEL_##kernel##2_##type,    \
+            MP_CUDA_KERNEL_##kernel##4_##type, MP_CUDA_KERNEL_##kernel##8_##type \
+    }
+#define EXPERTS(kernel, type)                                                 \
+    {                                                                         \
+        MP_CUDA_KERNEL_##kernel##1_##type, MP_CUDA_KERNEL_##kernel##8_##type, \
+            MP_CUDA_KERNEL_##kernel##_##type                                  \
+    }
+#define KERNELS_OF(name, rounding)                                                            \
+    {                                                                                         \
+        .gemv = FOUR(gemv, name), .project = FOUR(project, name),                             \
+        .route = { MP_CUDA_KERNEL_route1_##name, MP_CUDA_KERNEL_route8_##name },              \
+        .experts_up = EXPERTS(experts_up, name), .experts_down = EXPERTS(experts_down, name), \
+        .type = { .gemm = MP_CUDA_KERNEL_gemm_##name, .round = rounding },                    \
     }
 
-static const struct mp_cuda_type types[MP_WTYPE_COUNT] = {
+static const struct kernels_of types[MP_WTYPE_COUNT] = {
     [MP_WTYPE_F32] = KERNELS_OF(f32, MP_CUDA_KERNEL_COUNT),
     [MP_WTYPE_BF16] = KERNELS_OF(bf16, MP_CUDA_KERNEL_round_bf16),
     [MP_WTYPE_F16] = KERNELS_OF(f16, MP_CUDA_KERNEL_round_f16),
@@ -38,7 +53,42 @@ static const struct mp_cuda_type types[MP_WTYPE_COUNT] = {
 const struct mp_cuda_type *mp_cuda_type(uint32_t type)
 {
     /* No type has kernel 0 for its products: that is another one. */
-    return type < MP_WTYPE_COUNT && types[type].gemv != 0 ? &types[type] : NULL;
+    return type < MP_WTYPE_COUNT && types[type].type.gemm != 0 ? &types[type].type : NULL;
+}
+
+static enum mp_cuda_kernel for_tokens(const enum mp_cuda_kernel kernels[4], uint32_t tokens)
+{
+    return kernels[tokens <= 1 ? 0 : tokens == 2 ? 1 : tokens <= 4 ? 2 : 3];
+}
+
+enum mp_cuda_kernel mp_cuda_gemv(uint32_t type, uint32_t tokens)
+{
+    return for_tokens(types[type].gemv, tokens);
+}
+
+enum mp_cuda_kernel mp_cuda_project(uint32_t type, uint32_t tokens)
+{
+    return for_tokens(types[type].project, tokens);
+}
+
+enum mp_cuda_kernel mp_cuda_route(uint32_t type, uint32_t tokens)
+{
+    return types[type].route[tokens > 1];
+}
+
+static unsigned for_rows(uint32_t rows_max)
+{
+    return (rows_max > 1) + (rows_max > MP_TILE_TOKENS);
+}
+
+enum mp_cuda_kernel mp_cuda_experts_up(uint32_t type, uint32_t rows_max)
+{
+    return types[type].experts_up[for_rows(rows_max)];
+}
+
+enum mp_cuda_kernel mp_cuda_experts_down(uint32_t type, uint32_t rows_max)
+{
+    return types[type].experts_down[for_rows(rows_max)];
 }
 
 const char *mp_cuda_kernel_name(enum mp_cuda_kernel kernel)
@@ -75,9 +125,8 @@ static struct mp_cuda_grid grid_of(uint32_t x, uint32_t y, uint32_t z, uint32_t 
 
 static struct mp_cuda_grid gemv(const struct mp_cuda_matmul *p)
 {
-    const uint32_t each = MP_GEMV_WARPS * MP_GEMV_ROWS(p->rows, p->tokens);
-
-    return grid_of(parts(p->rows, each), p->tokens > 0, 1, MP_GEMV_WARPS * MP_LANES, 0);
+    return grid_of(MP_GEMV_BLOCKS(p->rows, p->cols), p->tokens > 0, 1, MP_GEMV_WARPS * MP_LANES,
+                   MP_GEMV_SHARED);
 }
 
 static struct mp_cuda_grid gemm(const struct mp_cuda_matmul *p)
@@ -88,18 +137,17 @@ static struct mp_cuda_grid gemm(const struct mp_cuda_matmul *p)
 
 static struct mp_cuda_grid project(const struct mp_cuda_project *p)
 {
-    const uint32_t tokens = p->in.tokens;
     uint32_t blocks = 0;
 
     for (unsigned i = 0; i < 3; i++)
-        blocks += MP_GEMV_BLOCKS(p->part[i].rows, tokens);
-    return grid_of(blocks, tokens > 0, 1, MP_GEMV_WARPS * MP_LANES, MP_PROJECT_SHARED);
+        blocks += MP_GEMV_BLOCKS(p->part[i].rows, p->in.cols);
+    return grid_of(blocks, p->in.tokens > 0, 1, MP_GEMV_WARPS * MP_LANES, MP_PROJECT_SHARED);
 }
 
 static struct mp_cuda_grid route(const struct mp_cuda_route *p)
 {
-    return grid_of(parts(p->experts, MP_GEMV_WARPS), p->in.tokens > 0, 1, MP_GEMV_WARPS * MP_LANES,
-                   MP_ROUTE_SHARED);
+    return grid_of(MP_GEMV_BLOCKS(p->experts, p->in.cols), p->in.tokens > 0, 1,
+                   MP_GEMV_WARPS * MP_LANES, MP_ROUTE_SHARED);
 }
 
 /* Tiles of tokens of one expert beyond these come one after another in a block. */
@@ -177,25 +225,19 @@ struct mp_cuda_grid mp_cuda_kernel_grid(enum mp_cuda_kernel kernel, const void *
     const struct mp_cuda_attend *attention = params;
     const struct mp_cuda_experts *list = params;
 
+    if (kernel >= MP_CUDA_KERNEL_gemv1_f32 && kernel <= MP_CUDA_KERNEL_gemv8_f16)
+        return gemv(params);
+    if (kernel >= MP_CUDA_KERNEL_gemm_f32 && kernel <= MP_CUDA_KERNEL_gemm_f16)
+        return gemm(params);
+    if (kernel >= MP_CUDA_KERNEL_project1_f32 && kernel <= MP_CUDA_KERNEL_project8_f16)
+        return project(params);
+    if (kernel >= MP_CUDA_KERNEL_route1_f32 && kernel <= MP_CUDA_KERNEL_route8_f16)
+        return route(params);
+    if (kernel >= MP_CUDA_KERNEL_experts_up1_f32 && kernel <= MP_CUDA_KERNEL_experts_up_f16)
+        return experts(list, list->channels, MP_EXPERT_UP_CHANNELS);
+    if (kernel >= MP_CUDA_KERNEL_experts_down1_f32 && kernel <= MP_CUDA_KERNEL_experts_down_f16)
+        return experts(list, list->hidden, MP_EXPERT_DOWN_ROWS);
     switch (kernel) {
-    case MP_CUDA_KERNEL_gemv_f32:
-    case MP_CUDA_KERNEL_gemv_bf16:
-    case MP_CUDA_KERNEL_gemv_f16: return gemv(params);
-    case MP_CUDA_KERNEL_gemm_f32:
-    case MP_CUDA_KERNEL_gemm_bf16:
-    case MP_CUDA_KERNEL_gemm_f16: return gemm(params);
-    case MP_CUDA_KERNEL_project_f32:
-    case MP_CUDA_KERNEL_project_bf16:
-    case MP_CUDA_KERNEL_project_f16: return project(params);
-    case MP_CUDA_KERNEL_route_f32:
-    case MP_CUDA_KERNEL_route_bf16:
-    case MP_CUDA_KERNEL_route_f16: return route(params);
-    case MP_CUDA_KERNEL_experts_up_f32:
-    case MP_CUDA_KERNEL_experts_up_bf16:
-    case MP_CUDA_KERNEL_experts_up_f16: return experts(list, list->channels, MP_EXPERT_UP_CHANNELS);
-    case MP_CUDA_KERNEL_experts_down_f32:
-    case MP_CUDA_KERNEL_experts_down_bf16:
-    case MP_CUDA_KERNEL_experts_down_f16: return experts(list, list->hidden, MP_EXPERT_DOWN_ROWS);
     case MP_CUDA_KERNEL_place: return place(params);
     case MP_CUDA_KERNEL_attend: return attend(attention, 1, MP_ATTEND_SHARED(attention->head_dim));
     case MP_CUDA_KERNEL_attend_split:

@@ -1,27 +1,5 @@
 /* Products of a matrix with 1 to 8 tokens (gemv) and with any number (gemm). */
-#include "kernels/cuda/cuda_kernels.h"
-#include "kernels/cuda/dot.cuh"
-
-MP_DEVICE const MP_GLOBAL char *mp_matmul_w(const struct mp_cuda_matmul *p, const int type,
-                                            uint32_t row)
-{
-    return (const MP_GLOBAL char *)p->w + (uint64_t)row * p->w_stride * mp_type_bytes(type);
-}
-
-MP_DEVICE const MP_GLOBAL float *mp_matmul_x(const struct mp_cuda_matmul *p, uint32_t token)
-{
-    return (const MP_GLOBAL float *)p->x + (uint64_t)token * p->x_stride;
-}
-
-MP_DEVICE void mp_matmul_store(const struct mp_cuda_matmul *p, uint32_t row, uint32_t token,
-                               float y)
-{
-    MP_GLOBAL float *to = (MP_GLOBAL float *)p->y + (uint64_t)token * p->y_stride + row;
-
-    if (p->bias != 0)
-        y = y + ((const MP_GLOBAL float *)p->bias)[row];
-    *to = p->accumulate ? *to + y : y;
-}
+#include "kernels/cuda/gemv.cuh"
 
 /* y for rows [row, row + rows) and tokens [token, token + tokens), as far as there are any */
 MP_DEVICE void mp_matmul_tile(const struct mp_cuda_matmul *p, const int type, const int rows,
@@ -34,12 +12,13 @@ MP_DEVICE void mp_matmul_tile(const struct mp_cuda_matmul *p, const int type, co
 
     MP_UNROLL
     for (int i = 0; i < rows; i++)
-        tile.w[i] = mp_matmul_w(p, type, mp_min(row + i, p->rows - 1));
+        tile.w_at[i] = mp_min((uint32_t)i, p->rows - 1 - row) * p->w_stride * mp_type_bytes(type);
+    tile.w[0] = tile.w[1] = mp_matmul_w(p, type, row);
     tile.x = mp_matmul_x(p, token);
     MP_UNROLL
     for (int i = 0; i < tokens; i++)
         tile.x_at[i] = mp_min(i, p->tokens - 1 - token) * p->x_stride;
-    y = mp_tile_dot(&tile, type, 0, rows, tokens, 0, p->cols, 0);
+    y = mp_tile_dot(&tile, type, 0, rows, tokens, MP_DOT_PART_COLS(p->cols), 0, p->cols, 0);
     if (mp_lane() % lanes == 0 && r < p->rows && t < p->tokens)
         mp_matmul_store(p, r, t, y);
 }
@@ -53,47 +32,13 @@ MP_DEVICE void mp_matmul_slow(const struct mp_cuda_matmul *p, const int type, ui
         MP_NO_UNROLL
         for (uint32_t t = token; t < mp_min(token + MP_TILE_TOKENS, p->tokens); t++) {
             const struct mp_slow_x x = { mp_matmul_x(p, t), 0, 0 };
-            const float y = mp_dot_slow(mp_matmul_w(p, type, r), x, type, 0, p->cols, 0);
+            const float y = mp_dot_slow(mp_matmul_w(p, type, r), x, type, MP_DOT_PART_COLS(p->cols),
+                                        p->cols, 0);
 
             if (mp_lane() == 0)
                 mp_matmul_store(p, r, t, y);
         }
     }
-}
-
-MP_DEVICE int mp_matmul_is_fast(const struct mp_cuda_matmul *p, const int type)
-{
-    return mp_tile_is_fast(p->w, (uint64_t)p->w_stride * mp_type_bytes(type), p->x, p->x_stride,
-                           p->cols);
-}
-
-/* F32 is rare, and rows alone are few: they have fewer cuts, which are fewer to compile. */
-MP_DEVICE void mp_gemv_rows(const struct mp_cuda_matmul *p, const int type, const int rows,
-                            uint32_t row)
-{
-    if (p->tokens == 1)
-        mp_matmul_tile(p, type, rows, 1, row, 0);
-    else if (p->tokens == 2 && type != MP_WTYPE_F32)
-        mp_matmul_tile(p, type, rows, 2, row, 0);
-    else if (p->tokens <= 4 && type != MP_WTYPE_F32 && rows > 1)
-        mp_matmul_tile(p, type, rows, 4, row, 0);
-    else
-        mp_matmul_tile(p, type, rows, 8, row, 0);
-}
-
-MP_DEVICE void mp_gemv(const struct mp_cuda_matmul *p, const int type)
-{
-    const uint32_t rows = MP_GEMV_ROWS(p->rows, p->tokens);
-    const uint32_t row = (mp_block_x() * MP_GEMV_WARPS + mp_warp()) * rows;
-
-    if (row >= p->rows)
-        return;
-    if (!mp_matmul_is_fast(p, type))
-        mp_matmul_slow(p, type, row, rows, 0);
-    else if (rows == 1)
-        mp_gemv_rows(p, type, 1, row);
-    else
-        mp_gemv_rows(p, type, MP_TILE_ROWS, row);
 }
 
 MP_DEVICE void mp_gemm(const struct mp_cuda_matmul *p, const int type)
@@ -109,11 +54,20 @@ MP_DEVICE void mp_gemm(const struct mp_cuda_matmul *p, const int type)
         mp_matmul_slow(p, type, row, MP_TILE_ROWS, token);
 }
 
+#define MP_GEMV(name, type, tokens)                                              \
+    MP_KERNEL(mp_gemv##tokens##_##name, mp_cuda_matmul, MP_GEMV_WARPS *MP_LANES, \
+              MP_GEMV_RESIDENT(type, 0, tokens))                                 \
+    {                                                                            \
+        const struct mp_gemv g = { p, 0, 0 };                                    \
+                                                                                 \
+        mp_gemv_block(&g, type, 0, tokens, mp_block_x());                        \
+    }
+
 #define MP_MATMULS(name, type)                                            \
-    MP_KERNEL(mp_gemv_##name, mp_cuda_matmul, MP_GEMV_WARPS *MP_LANES, 3) \
-    {                                                                     \
-        mp_gemv(&p, type);                                                \
-    }                                                                     \
+    MP_GEMV(name, type, 1)                                                \
+    MP_GEMV(name, type, 2)                                                \
+    MP_GEMV(name, type, 4)                                                \
+    MP_GEMV(name, type, 8)                                                \
     MP_KERNEL(mp_gemm_##name, mp_cuda_matmul, MP_GEMM_WARPS *MP_LANES, 3) \
     {                                                                     \
         mp_gemm(&p, type);                                                \

@@ -191,14 +191,14 @@ MP_KERNEL(mp_resolve, mp_cuda_resolve, MP_RESOLVE_EXPERTS, 1)
 }
 
 /* The block's share of the normed input, and of the input as it is. */
-MP_DEVICE void mp_route_input(const struct mp_cuda_route *p, const float *parts)
+MP_DEVICE void mp_route_input(const struct mp_cuda_route *p, const struct mp_norms *norms)
 {
     const MP_GLOBAL float *x = (const MP_GLOBAL float *)p->in.x;
     const MP_GLOBAL float *norm = (const MP_GLOBAL float *)p->in.norm;
     const uint32_t step = mp_blocks_x() * mp_threads();
 
     for (uint32_t t = 0; t < p->in.tokens; t++) {
-        const float scale = mp_normed_scale(parts, &p->in, t);
+        const float scale = norms->scale[t];
 
         for (uint32_t i = mp_block_x() * mp_threads() + mp_thread(); i < p->in.cols; i += step) {
             const uint64_t at = (uint64_t)t * p->in.cols + i;
@@ -210,17 +210,17 @@ MP_DEVICE void mp_route_input(const struct mp_cuda_route *p, const float *parts)
     }
 }
 
-/* A warp for each row of scores; then the last block does what needs all of them. */
-MP_DEVICE void mp_route(const struct mp_cuda_route *p, const int type)
+/* Scores; then the last block does what needs all of them. */
+MP_DEVICE void mp_route(const struct mp_cuda_route *p, const int type, const int tokens)
 {
-    float *parts = (float *)mp_shared();
-    uint32_t *flag = (uint32_t *)(parts + MP_TILE_TOKENS * MP_NORM_PARTS);
+    struct mp_norms *norms = mp_norms_shared();
     const struct mp_cuda_part part = { p->w, p->scores, 0, p->experts, 0 };
+    const struct mp_gemv g = mp_part_gemv(&p->in, &part, norms->scale);
 
-    mp_normed_parts(parts, &p->in);
-    mp_route_input(p, parts);
-    mp_part_block(&p->in, &part, parts, type, 1, mp_block_x());
-    if (!mp_is_last_block((MP_GLOBAL uint32_t *)p->turn, mp_blocks_x(), flag))
+    mp_norms_fill(norms, &p->in);
+    mp_route_input(p, norms);
+    mp_gemv_block(&g, type, 1, tokens, mp_block_x());
+    if (!mp_is_last_block((MP_GLOBAL uint32_t *)p->turn, mp_blocks_x(), (uint32_t *)(norms + 1)))
         return;
     MP_NO_UNROLL
     for (uint32_t t = mp_warp(); t < p->in.tokens; t += MP_GEMV_WARPS)
@@ -235,12 +235,16 @@ MP_DEVICE void mp_route(const struct mp_cuda_route *p, const int type)
     mp_resolve_all(&p->list, (struct mp_list_sums *)mp_shared());
 }
 
-#define MP_ROUTE(name, type)                                              \
-    MP_KERNEL(mp_route_##name, mp_cuda_route, MP_GEMV_WARPS *MP_LANES, 3) \
-    {                                                                     \
-        mp_route(&p, type);                                               \
+#define MP_ROUTE(name, type, tokens)                                             \
+    MP_KERNEL(mp_route##tokens##_##name, mp_cuda_route, MP_GEMV_WARPS *MP_LANES, \
+              MP_GEMV_RESIDENT(type, 1, tokens))                                 \
+    {                                                                            \
+        mp_route(&p, type, tokens);                                              \
     }
 
-MP_ROUTE(f32, MP_WTYPE_F32)
-MP_ROUTE(bf16, MP_WTYPE_BF16)
-MP_ROUTE(f16, MP_WTYPE_F16)
+MP_ROUTE(f32, MP_WTYPE_F32, 1)
+MP_ROUTE(f32, MP_WTYPE_F32, 8)
+MP_ROUTE(bf16, MP_WTYPE_BF16, 1)
+MP_ROUTE(bf16, MP_WTYPE_BF16, 8)
+MP_ROUTE(f16, MP_WTYPE_F16, 1)
+MP_ROUTE(f16, MP_WTYPE_F16, 8)

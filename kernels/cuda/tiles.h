@@ -14,15 +14,34 @@
 #define MP_GEMV_WARPS 4
 #define MP_GEMM_WARPS 4
 
-/* Fewer rows than this are spread over more warps, one row each. */
-#define MP_GEMV_WIDE_ROWS 4096
-#define MP_GEMV_WIDE_ROWS_TOKENS 1024 /* of 3 and more tokens */
-#define MP_GEMV_ROWS(rows, tokens) \
-    ((rows) >= ((tokens) <= 2 ? MP_GEMV_WIDE_ROWS : MP_GEMV_WIDE_ROWS_TOKENS) ? MP_TILE_ROWS : 1)
+/*
+ * The columns of a row are cut into at most four parts, each a multiple of a step. A part is summed
+ * for itself, then parts are added in order, whether one warp has all of them or four have one
+ * each: so bits do not depend on the launch.
+ */
+#define MP_DOT_PARTS MP_GEMV_WARPS
+#define MP_DOT_PART_COLS(cols) \
+    (((cols) + MP_DOT_PARTS * MP_STEP_COLS - 1) / (MP_DOT_PARTS * MP_STEP_COLS) * MP_STEP_COLS)
 
-#define MP_GEMV_BLOCKS(rows, tokens)                                       \
-    (((rows) + MP_GEMV_WARPS * (uint32_t)MP_GEMV_ROWS(rows, tokens) - 1) / \
-     (MP_GEMV_WARPS * (uint32_t)MP_GEMV_ROWS(rows, tokens)))
+/* Kernels for 1, 2, 4 and 8 tokens: rows that a warp multiplies at once, and blocks whose registers
+ * a multiprocessor has: 10 of 48 registers a thread, 8 of 64, 6 of 80, 5 of 96, 3 of 168.
+ */
+#define MP_GEMV_ROWS(type, tokens) ((tokens) == 1 ? 4 : (type) == MP_WTYPE_F32 ? 1 : 2)
+#define MP_GEMV_RESIDENT(type, normed, tokens) \
+    ((tokens) == 8 ? 3 : MP_GEMV_RESIDENT_FEW(type, tokens) - (normed) * ((tokens) == 4 ? 1 : 2))
+#define MP_GEMV_RESIDENT_FEW(type, tokens) \
+    ((tokens) == 4 ? 6 : (tokens) == 1 && (type) != MP_WTYPE_F32 ? 10 : 8)
+
+/* GEMV: the four warps of a block share out the parts of four rows, or, where rows are many or
+ * parts few, take four rows each. */
+#define MP_GEMV_SPLIT_ROWS_MAX 16384
+#define MP_GEMV_SPLIT_COLS_MIN (MP_DOT_PARTS * MP_STEP_COLS)
+#define MP_GEMV_IS_SPLIT(rows, cols) \
+    ((rows) < MP_GEMV_SPLIT_ROWS_MAX && (cols) >= MP_GEMV_SPLIT_COLS_MIN)
+#define MP_GEMV_BLOCK_ROWS(rows, cols) \
+    (MP_TILE_ROWS * (MP_GEMV_IS_SPLIT(rows, cols) ? 1u : (uint32_t)MP_GEMV_WARPS))
+#define MP_GEMV_BLOCKS(rows, cols) \
+    (((rows) + MP_GEMV_BLOCK_ROWS(rows, cols) - 1) / MP_GEMV_BLOCK_ROWS(rows, cols))
 
 #define MP_EXPERT_WARPS 4
 #define MP_EXPERT_UP_CHANNELS (MP_EXPERT_WARPS * MP_TILE_ROWS / 2)
@@ -53,7 +72,8 @@
 #define MP_NORM_SHARED (MP_NORM_THREADS / MP_LANES * 4)
 #define MP_ARGMAX_SHARED (MP_ARGMAX_THREADS / MP_LANES * 12)
 #define MP_SAMPLE_SHARED ((MP_ARGMAX_THREADS / MP_LANES + 1) * MP_SAMPLE_DIGITS * 8)
-#define MP_PROJECT_SHARED (MP_TILE_TOKENS * MP_NORM_SHARED)
+#define MP_GEMV_SHARED (MP_DOT_PARTS * MP_TILE_ROWS * MP_TILE_TOKENS * 4)
+#define MP_PROJECT_SHARED (MP_GEMV_SHARED + MP_TILE_TOKENS * (4 + MP_NORM_SHARED))
 #define MP_RESOLVE_SHARED (MP_RESOLVE_EXPERTS / MP_LANES * 12)
 #define MP_ROUTE_SHARED \
     (MP_PROJECT_SHARED + 4 > MP_RESOLVE_SHARED ? MP_PROJECT_SHARED + 4 : MP_RESOLVE_SHARED)

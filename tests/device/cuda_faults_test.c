@@ -58,8 +58,8 @@ static void what_was_taken_fails_later(void)
                                               "cuMemcpyDtoHAsync_v2",
                                               "cuMemcpyDtoDAsync_v2",
                                               "cuMemsetD8Async",
-                                              "mp_experts_up_bf16",
-                                              "mp_experts_up_f32",
+                                              "mp_experts_up1_bf16",
+                                              "mp_experts_up8_f32",
                                               "mp_rmsnorm" };
     unsigned failed = 0;
 

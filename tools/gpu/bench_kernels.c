@@ -63,10 +63,10 @@ static enum mp_status queue(struct bench *b, const struct item *item, unsigned n
 
     if (item->kernels[0] == MP_CUDA_KERNEL_read)
         now.params.read.src += shift;
-    else if (item->kernels[0] >= MP_CUDA_KERNEL_gemv_f32 &&
+    else if (item->kernels[0] >= MP_CUDA_KERNEL_gemv1_f32 &&
              item->kernels[0] <= MP_CUDA_KERNEL_gemm_f16)
         now.params.matmul.w += shift;
-    else if (item->kernels[0] >= MP_CUDA_KERNEL_experts_up_f32 &&
+    else if (item->kernels[0] >= MP_CUDA_KERNEL_experts_up1_f32 &&
              item->kernels[0] <= MP_CUDA_KERNEL_experts_down_f16)
         now.params.experts.work += n % LAUNCHES * WORKS * sizeof(struct mp_cuda_expert);
     for (unsigned k = 0; k < item->kernel_count && status == MP_OK; k++)
@@ -196,7 +196,7 @@ static enum mp_status dense(struct bench *b, const char *what, uint32_t rows, ui
         rows = rows / 64 > 0 ? rows / 64 : 1;
         cols = cols / 16;
     }
-    item.kernels[0] = tokens <= 8 ? MP_CUDA_KERNEL_gemv_bf16 : MP_CUDA_KERNEL_gemm_bf16;
+    item.kernels[0] = tokens <= 8 ? mp_cuda_gemv(MP_WTYPE_BF16, tokens) : MP_CUDA_KERNEL_gemm_bf16;
     item.step = (uint64_t)rows * cols * 2;
     item.bytes = (double)item.step;
     item.flop = tokens > 1 ? 2.0 * rows * cols * tokens : 0;
@@ -251,8 +251,8 @@ static enum mp_status experts(struct bench *b, uint32_t hidden, uint32_t channel
         hidden /= 16;
         channels = 32;
     }
-    item.kernels[0] = MP_CUDA_KERNEL_experts_up_bf16;
-    item.kernels[1] = MP_CUDA_KERNEL_experts_down_bf16;
+    item.kernels[0] = mp_cuda_experts_up(MP_WTYPE_BF16, rows);
+    item.kernels[1] = mp_cuda_experts_down(MP_WTYPE_BF16, rows);
     item.bytes = 3.0 * 2 * EXPERTS * hidden * channels;
     item.flop = rows > 1 ? item.bytes * rows : 0;
     item.headline = rows == 1 || rows == 8;

@@ -95,7 +95,7 @@ static void route(struct check *c, unsigned type, uint32_t experts, uint32_t col
     for (uint32_t e = 0; e < experts; e++)
         table[e] = (struct mp_cuda_place_of){ 16 * e, 16 * e + 1, 16 * e + 2, e % 3 != 1 };
     snprintf(what, sizeof(what), "%u of %u, %u columns, %u tokens", top_k, experts, cols, tokens);
-    check_launch(c, mp_cuda_type(type)->route, &p, what); /* scores alone */
+    check_launch(c, mp_cuda_route(type, tokens), &p, what); /* scores alone */
     p.kept = check_at(check_space(c, (size_t)tokens * cols * sizeof(float)));
     p.choose.scores = p.scores;
     p.choose.top_k = top_k;
@@ -114,7 +114,7 @@ static void route(struct check *c, unsigned type, uint32_t experts, uint32_t col
         .works = works,
     };
     for (unsigned again = 0; again < 3; again++) /* the count of blocks begins anew each time */
-        check_launch(c, mp_cuda_type(type)->route, &p, what);
+        check_launch(c, mp_cuda_route(type, tokens), &p, what);
     check_end(c);
 }
 

@@ -37,7 +37,7 @@ static void near_products(struct check *c, enum mp_cuda_kernel kernel,
 static void matmul(struct check *c, bool gemm, unsigned type, uint32_t rows, uint32_t cols,
                    uint32_t tokens, uint32_t gap)
 {
-    const enum mp_cuda_kernel kernel = gemm ? mp_cuda_type(type)->gemm : mp_cuda_type(type)->gemv;
+    const enum mp_cuda_kernel kernel = gemm ? mp_cuda_type(type)->gemm : mp_cuda_gemv(type, tokens);
     const uint32_t stride = cols + gap;
     const size_t y_count = (size_t)tokens * (rows + gap);
     const size_t shift = gap > 0 ? mp_wtype_bytes((enum mp_wtype)type, 1) : 0;
@@ -94,24 +94,24 @@ static void project(struct check *c, unsigned type, uint32_t rows, uint32_t cols
         };
     }
     snprintf(what, sizeof(what), "%u x %u and two more, %u tokens", rows, cols, tokens);
-    check_launch(c, mp_cuda_type(type)->project, &p, what);
+    check_launch(c, mp_cuda_project(type, tokens), &p, what);
     check_end(c);
 }
 
-/* Every cut of the tiles: rows alone and by four, 1, 2, 4 and 8 tokens, and more in blocks. */
+/* Every cut of the tiles: columns shared out and not, 1, 2, 4 and 8 tokens, and more in blocks. */
 void check_matmuls(struct check *c, bool few)
 {
     static const uint32_t tokens[] = { 1, 2, 3, 8, 4, 5 };
     static const uint32_t many[] = { 9, 16, 67 };
-    const uint32_t wide = MP_GEMV_WIDE_ROWS + 3;
+    const uint32_t wide = MP_GEMV_SPLIT_ROWS_MAX + 3;
 
     for (unsigned type = 0; type < MP_WTYPE_PLAIN_COUNT; type++) {
         for (size_t i = 0; i < (few ? 4 : MP_ARRAY_LEN(tokens)); i++) {
-            matmul(c, false, type, few ? 6 : 512, few ? 264 : 2048, tokens[i], 0);
-            matmul(c, false, type, wide, few ? 8 : 264, tokens[i], 0);
+            matmul(c, false, type, few ? 6 : 512, few ? 1032 : 2048, tokens[i], 0);
+            matmul(c, false, type, few ? 35 : wide, few ? 8 : 1032, tokens[i], 0);
             matmul(c, false, type, 33, 257, tokens[i], 3);
-            project(c, type, few ? 6 : 512, few ? 264 : 2048, tokens[i]);
-            project(c, type, wide, few ? 8 : 264, tokens[i]);
+            project(c, type, few ? 6 : 512, few ? 1032 : 2048, tokens[i]);
+            project(c, type, few ? 35 : wide, few ? 8 : 1032, tokens[i]);
             project(c, type, 33, 257, tokens[i]);
         }
         for (size_t i = 0; i < (few ? 1 : MP_ARRAY_LEN(many)); i++) {
@@ -196,13 +196,14 @@ static void near_expert(const struct list *list, const struct mp_cuda_expert *w,
 static void near_experts(struct check *c, const struct list *list, const struct mp_cuda_experts *p,
                          const float *before, bool is_up, const char *what)
 {
-    const uint32_t first = is_up ? MP_CUDA_KERNEL_experts_up_f32 : MP_CUDA_KERNEL_experts_down_f32;
     const uint32_t width = is_up ? p->channels : p->hidden, ranks = list->tokens * list->top_k;
     float *want = check_want((size_t)ranks * width);
 
     for (uint32_t e = 0; e < list->experts; e++)
         near_expert(list, &list->work[e], p, before, is_up, want);
-    check_near(c, (enum mp_cuda_kernel)(first + p->type),
+    check_near(c,
+               is_up ? mp_cuda_experts_up(p->type, p->rows_max)
+                     : mp_cuda_experts_down(p->type, p->rows_max),
                (const float *)(uintptr_t)(is_up ? p->act : p->rank), width, want, width, ranks,
                what);
 }
@@ -239,9 +240,9 @@ static void experts(struct check *c, unsigned type, struct list *list, bool accu
              list->channels, list->hidden, list->tokens, accumulate ? ", added" : "");
     before = check_copy(c, (const float *)(uintptr_t)p.rank,
                         (size_t)ranks * list->hidden * sizeof(float));
-    check_launch(c, mp_cuda_type(type)->experts_up, &p, what);
+    check_launch(c, mp_cuda_experts_up(type, p.rows_max), &p, what);
     near_experts(c, list, &p, before, true, what);
-    check_launch(c, mp_cuda_type(type)->experts_down, &p, what);
+    check_launch(c, mp_cuda_experts_down(type, p.rows_max), &p, what);
     near_experts(c, list, &p, before, false, what);
     check_end(c);
     free(list->work);
@@ -250,10 +251,10 @@ static void experts(struct check *c, unsigned type, struct list *list, bool accu
 
 void check_experts(struct check *c, bool few)
 {
-    static const uint32_t tokens[] = { 1, 3, 8, 40 };
+    static const uint32_t tokens[] = { 1, 3, 9, 8, 40 };
 
     for (unsigned type = 0; type < MP_WTYPE_PLAIN_COUNT; type++) {
-        for (size_t i = 0; i < (few ? 2 : MP_ARRAY_LEN(tokens)); i++) {
+        for (size_t i = 0; i < (few ? 3 : MP_ARRAY_LEN(tokens)); i++) {
             struct list odd = { 5, 2, tokens[i], 33, 27, NULL, NULL };
             struct list aligned = { 16, 4, tokens[i], 264, 40, NULL, NULL };
             struct list graph = { 128, 8, tokens[i] <= 8 ? tokens[i] : 8, 2048, 768, NULL, NULL };

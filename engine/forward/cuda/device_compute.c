@@ -292,7 +292,7 @@ static bool project_normed(struct mp_device *device, const struct mp_projection 
     }
     if (!mp_device_take_norm(device, array[MP_ARRAY_XE], &params.in))
         return false;
-    launch(device, mp_cuda_type(list[0].w->type)->project, &params);
+    launch(device, mp_cuda_project(list[0].w->type, params.in.tokens), &params);
     return true;
 }
 

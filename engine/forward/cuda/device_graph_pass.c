@@ -100,8 +100,8 @@ static void queue_slice(struct mp_device *device, uint32_t slice)
         .rows_max = device->engine->tokens,
     };
 
-    mp_device_launch(device, mp_cuda_type(g->type)->experts_up, &params);
-    mp_device_launch(device, mp_cuda_type(g->type)->experts_down, &params);
+    mp_device_launch(device, mp_cuda_experts_up(g->type, params.rows_max), &params);
+    mp_device_launch(device, mp_cuda_experts_down(g->type, params.rows_max), &params);
 }
 
 /* A layer's experts, whichever the router chooses. */

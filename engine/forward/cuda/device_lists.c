@@ -60,10 +60,11 @@ static enum mp_status launch_list(struct mp_device *device, struct mp_device_que
     params.hidden = params.x_stride = device->engine->config.model->hidden;
     params.top_k = device->engine->shape.top_k;
     if (status == MP_OK)
-        status = mp_gpu_launch(device->gpu, queue->stream, mp_cuda_type(type)->experts_up, &params);
+        status = mp_gpu_launch(device->gpu, queue->stream,
+                               mp_cuda_experts_up(type, params.rows_max), &params);
     if (status == MP_OK)
-        status =
-            mp_gpu_launch(device->gpu, queue->stream, mp_cuda_type(type)->experts_down, &params);
+        status = mp_gpu_launch(device->gpu, queue->stream,
+                               mp_cuda_experts_down(type, params.rows_max), &params);
     device->act_used += (uint64_t)rows * params.channels;
     return status;
 }

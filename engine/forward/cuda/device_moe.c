@@ -28,12 +28,14 @@ void mp_device_router(struct mp_device *device, uint32_t layer, mp_cu_ptr x, mp_
     const struct mp_cuda_softmax softmax = {
         .x = scores, .width = experts, .tokens = tokens, .stride = experts
     };
-    const struct mp_cuda_type *type = mp_cuda_type(w->type);
     struct mp_cuda_route route = { .kept = 0 };
 
     if (mp_device_route(device, layer, x, scores, &route))
         return;
-    mp_device_launch(device, tokens <= MP_DEVICE_FEW_TOKENS ? type->gemv : type->gemm, &params);
+    mp_device_launch(device,
+                     tokens <= MP_DEVICE_FEW_TOKENS ? mp_cuda_gemv(w->type, tokens)
+                                                    : mp_cuda_type(w->type)->gemm,
+                     &params);
     mp_device_launch(device, MP_CUDA_KERNEL_softmax, &softmax);
 }
 
@@ -49,7 +51,7 @@ bool mp_device_route(struct mp_device *device, uint32_t layer, mp_cu_ptr x, mp_c
     route->scores = scores;
     route->turn = device->state.turn;
     route->experts = device->engine->shape.experts;
-    mp_device_launch(device, mp_cuda_type(w->type)->route, route);
+    mp_device_launch(device, mp_cuda_route(w->type, route->in.tokens), route);
     return true;
 }
 

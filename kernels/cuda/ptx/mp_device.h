@@ -91,6 +91,14 @@ MP_DEVICE uint32_t mp_count_bits(uint32_t bits)
     return (uint32_t)__builtin_popcount(bits);
 }
 
+/* value; what is computed from it is not computed ahead of where it stands, which would take
+ * registers meanwhile. */
+MP_DEVICE uint32_t mp_here(uint32_t value)
+{
+    asm volatile("" : "+r"(value));
+    return value;
+}
+
 MP_DEVICE float mp_fma(float a, float b, float c)
 {
     return __builtin_fmaf(a, b, c);

@@ -102,6 +102,11 @@ static inline uint32_t mp_count_bits(uint32_t bits)
     return (uint32_t)__builtin_popcount(bits);
 }
 
+static inline uint32_t mp_here(uint32_t value)
+{
+    return value;
+}
+
 static inline float mp_fma(float a, float b, float c)
 {
     return fmaf(a, b, c);

@@ -52,8 +52,8 @@ static void run(const struct problem *p, const struct mp_cuda_expert *list, uint
     memcpy(row, rows, row_count * sizeof(*row));
     for (uint32_t i = 0; i < works; i++)
         params.rows_max = list[i].count > params.rows_max ? list[i].count : params.rows_max;
-    launch(mp_cuda_type(p->type)->experts_up, &params);
-    launch(mp_cuda_type(p->type)->experts_down, &params);
+    launch(mp_cuda_experts_up(p->type, params.rows_max), &params);
+    launch(mp_cuda_experts_down(p->type, params.rows_max), &params);
 }
 
 static struct mp_cuda_expert entry(const struct problem *p, int e, uint32_t first, uint32_t count)

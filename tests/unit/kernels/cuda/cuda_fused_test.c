@@ -30,7 +30,7 @@ static void multiplied(enum mp_wtype type, const struct mp_cuda_part *part, cons
                                       .x_stride = cols,
                                       .y_stride = part->rows };
 
-    launch(mp_cuda_type(type)->gemv, &p);
+    launch(mp_cuda_gemv(type, tokens), &p);
 }
 
 static struct mp_cuda_normed input(uint32_t cols, uint32_t tokens)
@@ -54,7 +54,7 @@ static void project_of(enum mp_wtype type, uint32_t cols, uint32_t tokens, const
                 .rows = rows[i],
             };
     }
-    launch(mp_cuda_type(type)->project, &p);
+    launch(mp_cuda_project(type, tokens), &p);
     x = normed(&p.in);
     for (unsigned i = 0; i < 3; i++) {
         const size_t count = (size_t)tokens * rows[i];
@@ -69,18 +69,17 @@ static void project_of(enum mp_wtype type, uint32_t cols, uint32_t tokens, const
     free_operands();
 }
 
-/* Rows one and four to a warp, aligned operands and others, one matrix to three. */
+/* Columns shared out and not, aligned operands and others, one matrix to three. */
 static void project(void)
 {
-    static const uint32_t rows[][3] = { { 40, 8, 8 }, { 1030, 3, 0 }, { 7, 0, 0 } };
-    static const uint32_t cols[] = { 264, 40, 33 };
+    static const uint32_t rows[][3] = { { 40, 8, 8 }, { 130, 3, 0 }, { 7, 0, 0 } };
+    static const uint32_t cols[] = { 264, 1032, 33 };
 
     for (int type = 0; type < MP_WTYPE_PLAIN_COUNT; type++) {
         for (uint32_t tokens = 1; tokens <= 8; tokens += tokens < 3 ? 1 : 5 - tokens % 2)
             for (size_t i = 0; i < LEN(rows); i++)
                 project_of((enum mp_wtype)type, cols[(i + tokens) % LEN(cols)], tokens, rows[i]);
     }
-    project_of(MP_WTYPE_BF16, 8, 1, (const uint32_t[]){ 4100, 5, 6 });
 }
 
 /* Space for what comes of a router, and where it is. */
@@ -143,7 +142,7 @@ static void route_of(enum mp_wtype type, uint32_t experts, uint32_t cols, uint32
 
     for (uint32_t e = 0; e < experts; e++)
         table[e] = (struct mp_cuda_place_of){ 16 * e, 16 * e + 1, 16 * e + 2, e % 4 != 1 };
-    launch(mp_cuda_type(type)->route, &a);
+    launch(mp_cuda_route(type, tokens), &a);
     one_by_one(type, &b);
     same_bytes(a.out, b.out, (size_t)tokens * cols * sizeof(float));
     same_bytes(a.kept, a.in.x, (size_t)tokens * cols * sizeof(float));
@@ -183,7 +182,7 @@ static void scores_alone(void)
     double sum = 0;
 
     *turn = 0;
-    launch(MP_CUDA_KERNEL_route_bf16, &r);
+    launch(MP_CUDA_KERNEL_route1_bf16, &r);
     for (uint32_t e = 0; e < experts; e++)
         sum += (double)scores[e];
     CHECK(fabs(sum - 1) < 1e-5);
@@ -193,7 +192,7 @@ static void scores_alone(void)
 static void route(void)
 {
     for (int type = 0; type < MP_WTYPE_PLAIN_COUNT; type++) {
-        route_of((enum mp_wtype)type, 8, 264, 1, 2);
+        route_of((enum mp_wtype)type, 8, 1032, 1, 2);
         route_of((enum mp_wtype)type, 33, 33, 5, 4);
         route_of((enum mp_wtype)type, 128, 40, 8, 8);
     }

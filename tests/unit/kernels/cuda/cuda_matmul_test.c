@@ -29,18 +29,18 @@ static float *product(enum product kind, enum mp_wtype type, const void *w, uint
         .y_stride = rows + 3,
     };
 
-    launch(kind == GEMV ? mp_cuda_type(type)->gemv : mp_cuda_type(type)->gemm, &p);
+    launch(kind == GEMV ? mp_cuda_gemv(type, tokens) : mp_cuda_type(type)->gemm, &p);
     for (uint32_t t = 0; t + 1 < tokens; t++)
         for (uint32_t i = 0; i < 3; i++)
             CHECK_EQ(float_bits(y[t * (rows + 3) + rows + i]), 0xA5A5A5A5u);
     return y;
 }
 
-/* 8 columns of a lane for each 256 are added in a row, then 32 lanes. */
+/* 8 columns of a lane for each 256 of a part are added in a row, then 32 lanes, then parts. */
 static void check_values(const float *y, const float *w, uint32_t w_stride, const float *x,
                          uint32_t x_stride, uint32_t rows, uint32_t cols, uint32_t tokens)
 {
-    const double limit = (cols / 256 * 8 + 8 + 6) * 0x1p-24;
+    const double limit = (cols / 256 * 8 + 8 + 6 + 4) * 0x1p-24;
 
     for (uint32_t t = 0; t < tokens; t++) {
         for (uint32_t r = 0; r < rows; r++) {
@@ -83,7 +83,7 @@ static void gemv_values(void)
     }
 }
 
-/* Rows alone or four to a warp, one token or many, GEMV or GEMM, aligned or not. */
+/* Parts of the columns by one warp or four, one token or many, GEMV or GEMM, aligned or not. */
 static void same_bits_always(enum mp_wtype type, uint32_t rows, uint32_t cols, uint32_t tokens,
                              uint32_t checked)
 {
@@ -120,15 +120,16 @@ static void bits_of_small_products(void)
         same_bits_always((enum mp_wtype)type, 5, 264, 9, 2);
         same_bits_always((enum mp_wtype)type, 33, 256, 8, 7);
         same_bits_always((enum mp_wtype)type, 3, 1000, 64, 3);
+        same_bits_always((enum mp_wtype)type, 6, 1032, 9, 2); /* four parts, the last one short */
+        same_bits_always((enum mp_wtype)type, 9, 2320, 8, 5);
         same_bits_always((enum mp_wtype)type, 7, 31, 17, 1);
     }
 }
 
-/* Many rows take four to a warp. */
+/* Many rows take all parts of four rows to a warp. */
 static void bits_of_wide_products(void)
 {
-    for (int type = 0; type < MP_WTYPE_PLAIN_COUNT; type++)
-        same_bits_always((enum mp_wtype)type, 4099, 40, 9, 3);
+    same_bits_always(MP_WTYPE_BF16, MP_GEMV_SPLIT_ROWS_MAX + 3, 1024, 1, 3);
 }
 
 static void bias_and_accumulate(void)
@@ -155,7 +156,7 @@ static void bias_and_accumulate(void)
         p.y = at(y);
         p.tokens = n == 0 ? 8 : tokens;
         p.accumulate = (uint32_t)n;
-        launch(n == 0 ? MP_CUDA_KERNEL_gemv_f32 : MP_CUDA_KERNEL_gemm_f32, &p);
+        launch(n == 0 ? MP_CUDA_KERNEL_gemv8_f32 : MP_CUDA_KERNEL_gemm_f32, &p);
         for (uint32_t i = 0; i < p.tokens * rows; i++) {
             const float sum = plain[i / rows * (rows + 3) + i % rows] + bias[i % rows];
 

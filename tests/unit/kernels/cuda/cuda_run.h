@@ -2,6 +2,7 @@
 #define MP_TEST_CUDA_RUN_H
 
 #include "kernels/cuda/cuda_kernels.h"
+#include "kernels/cuda/tiles.h"
 #include "tests/device/fakecuda/simt.h"
 #include "tests/unit/kernels/common.h"
 
