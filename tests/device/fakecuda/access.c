@@ -118,8 +118,35 @@ static const struct fake_access *conflict(const struct fake_op *a, const struct 
     return NULL;
 }
 
+static bool is_before(const struct fake_branch *a, const struct fake_branch *b)
+{
+    return a->number <= b->clock.seen[a->stream] ||
+           (a->stream == b->stream && a->number <= b->number);
+}
+
+/* Against the rest of its graph, which a device may run in any order that its edges allow. */
+static void check_branches(struct fake_op *op)
+{
+    struct fake_op *other = op->launch != 0 ? fake_streams[op->stream].first : NULL;
+
+    for (; other != NULL; other = other->next) {
+        const struct fake_access *at;
+
+        if (other->launch != op->launch || (op->raced && other->raced) ||
+            is_before(&op->branch, &other->branch) || is_before(&other->branch, &op->branch))
+            continue;
+        at = conflict(op, other);
+        if (at == NULL)
+            continue;
+        op->raced = other->raced = true;
+        fake_violation("%s and %s in branches of one graph touch %#llx and nothing orders them",
+                       op->name, other->name, at->address);
+    }
+}
+
 void fake_check_order(struct fake_op *op)
 {
+    check_branches(op);
     for (unsigned s = 0; op->access_count > 0 && s < FAKE_STREAMS_MAX; s++) {
         struct fake_op *other = s != op->stream ? fake_streams[s].first : NULL;
 

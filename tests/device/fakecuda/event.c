@@ -61,8 +61,7 @@ FAKE_EXPORT mp_cu_result cuEventRecord(mp_cu_event event, mp_cu_stream stream)
     if (e == NULL || s == NULL)
         return fake_leave(MP_CU_ERROR_INVALID_HANDLE);
     if (s->capture != NULL) {
-        e->capture = s->capture;
-        e->stream = s->index;
+        fake_capture_record(s, e);
         return fake_leave(MP_CU_SUCCESS);
     }
     op = fake_op_new(FAKE_RECORD, "cuEventRecord");

@@ -32,10 +32,12 @@
  *     the target of a copy to the host holds 0xdb until it is done;
  *   - copies with memory of the host that is not pinned, the default stream, dead handles;
  *   - mapping anywhere, allocating or waiting in the thread, while a stream is captured;
- *   - the first launch of a kernel while its stream is captured: a driver may load it only then.
+ *   - the first launch of a kernel while its stream is captured: a driver may load it only then;
+ *   - the first of these where the two are in branches of one graph, although here a graph runs in
+ *     the order of its capture.
  *
- * Not seen: races between branches of one graph (a graph runs in the order of its capture), races
- * between threads of the host, memory that a kernel touches within a mapping but does not declare.
+ * Not seen: races between threads of the host, memory that a kernel touches within a mapping but
+ * does not declare.
  *
  * It has no private tables of the vendor, so the vendor's runtime and cuBLAS refuse to run on
  * it, and that is as it must be.

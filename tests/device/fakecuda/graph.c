@@ -14,7 +14,8 @@ struct fake_graph {
     unsigned origin;
     uint64_t open; /* streams with work that the origin has not waited for */
     bool broken;
-    uint64_t launched[FAKE_STREAMS_MAX]; /* last operation of a launch */
+    struct fake_clock clocks[FAKE_STREAMS_MAX]; /* what is captured before the next on a stream */
+    uint64_t launched[FAKE_STREAMS_MAX];        /* last operation of a launch */
 };
 
 #define CAPTURES_MAX 8
@@ -42,12 +43,24 @@ int fake_graph_add(struct fake_graph *graph, struct fake_op *op, unsigned stream
     }
     if (stream != graph->origin)
         graph->open |= UINT64_C(1) << stream;
+    if (op->branch.number == 0) { /* else it comes from another graph */
+        op->branch.clock = graph->clocks[stream];
+        op->branch.stream = stream;
+        op->branch.number = ++graph->clocks[stream].seen[stream];
+    }
     if (graph->last != NULL)
         graph->last->next = op;
     else
         graph->first = op;
     graph->last = op;
     return MP_CU_SUCCESS;
+}
+
+void fake_capture_record(struct fake_stream *stream, struct fake_event *event)
+{
+    event->capture = stream->capture;
+    event->stream = stream->index;
+    event->clock = stream->capture->clocks[stream->index];
 }
 
 int fake_capture_join(struct fake_stream *stream, const struct fake_event *event)
@@ -60,6 +73,7 @@ int fake_capture_join(struct fake_stream *stream, const struct fake_event *event
         fake_violation("stream %u joins a capture with work whose end the host has not seen",
                        stream->index);
     stream->capture = event->capture;
+    fake_clock_join(&stream->capture->clocks[stream->index], &event->clock);
     event->capture->open &= ~(UINT64_C(1) << event->stream);
     return MP_CU_SUCCESS;
 }
@@ -232,6 +246,7 @@ static struct fake_op *copy_op(const struct fake_op *from)
 
     if (op == NULL)
         return NULL;
+    op->branch = from->branch;
     op->dst = from->dst;
     op->src = from->src;
     op->bytes = from->bytes;
@@ -283,6 +298,8 @@ FAKE_EXPORT mp_cu_result cuGraphInstantiateWithFlags(mp_cu_graph_exec *exec, mp_
     return fake_leave(MP_CU_SUCCESS);
 }
 
+static uint64_t launches;
+
 FAKE_EXPORT mp_cu_result cuGraphLaunch(mp_cu_graph_exec exec, mp_cu_stream stream)
 {
     struct fake_graph *g;
@@ -297,10 +314,13 @@ FAKE_EXPORT mp_cu_result cuGraphLaunch(mp_cu_graph_exec exec, mp_cu_stream strea
         return fake_leave(MP_CU_ERROR_INVALID_HANDLE);
     if (s->capture != NULL)
         return fake_leave(MP_CU_ERROR_NOT_SUPPORTED); /* a graph in a graph */
+    launches++;
     for (const struct fake_op *op = g->first; op != NULL && result == MP_CU_SUCCESS;
          op = op->next) {
         struct fake_op *again = copy_op(op);
 
+        if (again != NULL)
+            again->launch = launches;
         result = again != NULL ? fake_queue_now(s, again) : MP_CU_ERROR_OUT_OF_MEMORY;
     }
     g->launched[s->index] = s->queued;

@@ -27,6 +27,13 @@ struct fake_access {
     bool write, host_memory;
 };
 
+/* Where an operation stands in its graph: its stream there, its number, and what was before it. */
+struct fake_branch {
+    unsigned stream;
+    uint64_t number; /* 0: in no graph */
+    struct fake_clock clock;
+};
+
 enum fake_op_kind { FAKE_COPY, FAKE_FILL, FAKE_KERNEL, FAKE_RECORD, FAKE_WAIT };
 
 struct fake_function {
@@ -50,6 +57,9 @@ struct fake_op {
     bool finished, raced; /* a race was recorded */
     int failure;          /* planned result of its execution */
     uint64_t reported;    /* the last failure of the stream that its thread had got */
+
+    struct fake_branch branch;
+    uint64_t launch; /* of a graph, counted over all; 0: none */
 
     struct fake_access *accesses;
     size_t access_count, access_max;
@@ -110,6 +120,7 @@ void fake_module_launched(const struct fake_op *op);
 /* ---- graph.c. With the lock held. */
 /* Takes the operation, also where it fails. */
 int fake_graph_add(struct fake_graph *graph, struct fake_op *op, unsigned stream);
+void fake_capture_record(struct fake_stream *stream, struct fake_event *event);
 int fake_capture_join(struct fake_stream *stream, const struct fake_event *event);
 /* All graphs end, whole or not. */
 void fake_graphs_clear(void);

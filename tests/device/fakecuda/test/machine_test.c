@@ -31,6 +31,36 @@ static void tear_down(void)
 
 /* ---- graphs */
 
+/* Two branches of one graph that write the same memory. */
+static void branches_are_ordered_by_their_edges(void)
+{
+    for (int joined = 0; joined < 2; joined++) {
+        mp_cu_graph_exec exec;
+        mp_cu_graph graph;
+
+        OK(cu.capture_begin(a, MP_CU_CAPTURE_THREAD_LOCAL));
+        OK(cu.event_record(event, a));
+        OK(cu.stream_wait_event(b, event, 0));
+        OK(cu.set_bytes(dev, 1, BYTES, b));
+        OK(cu.event_record(join, b));
+        if (joined)
+            OK(cu.stream_wait_event(a, join, 0));
+        OK(cu.set_bytes(dev, 2, BYTES, a));
+        if (!joined)
+            OK(cu.stream_wait_event(a, join, 0));
+        OK(cu.set_bytes(dev, 3, 1, a)); /* behind both */
+        OK(cu.capture_end(a, &graph));
+        OK(cu.graph_instantiate(&exec, graph, 0));
+        OK(cu.graph_destroy(graph));
+        OK(cu.graph_launch(exec, a));
+        if (!joined)
+            check_violation("in branches of one graph");
+        wait_for_all();
+        check_no_violation();
+        OK(cu.graph_exec_destroy(exec));
+    }
+}
+
 static void a_graph_is_captured_and_replayed(void)
 {
     mp_cu_graph_exec exec;
@@ -326,6 +356,7 @@ int main(int argc, char **argv)
     if (strcmp(variant, "profile") == 0) {
         RUN(a_profile_takes_its_time);
     } else {
+        RUN(branches_are_ordered_by_their_edges);
         RUN(a_graph_is_captured_and_replayed);
         RUN(a_capture_forbids_what_waits_or_allocates);
         RUN(branches_must_come_back);
