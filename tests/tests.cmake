@@ -170,7 +170,7 @@ if(MHD_FOUND)
         set_tests_properties(system/serve/${case} PROPERTIES TIMEOUT 600 SKIP_RETURN_CODE 77
             LABELS cli)
     endforeach()
-    foreach(test security logprobs tools)
+    foreach(test security logprobs tools page)
         add_test(NAME system/serve/${test} COMMAND python3 tests/system/serve/${test}_test.py
             $<TARGET_FILE:moepager> WORKING_DIRECTORY ${PROJECT_SOURCE_DIR})
         set_tests_properties(system/serve/${test} PROPERTIES TIMEOUT 600 SKIP_RETURN_CODE 77 LABELS cli)
