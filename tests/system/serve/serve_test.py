@@ -124,6 +124,26 @@ def check_page_and_state(server):
     assert sum(map(sum, state["uses"])) > 0
 
 
+def check_kv_types():
+    """Keys and values in other types: the text of `run` with that type, alone and in company, and
+    other probabilities than with floats."""
+    flags = ["--temperature", "0.8", "--seed", "5", "--max-tokens", "24"]
+    body = dict(temperature=0.8, seed=5, max_tokens=24)
+    logs = {}
+    for kind in ("f32", "bf16", "q8_0"):
+        with Server("--batch", "4", "--kv-type", kind) as server:
+            wanted = {p: run(p, "--kv-type", kind, *flags) for p in PROMPTS[:4]}
+            answers = server.post("/v1/completions", prompt=PROMPTS[:4], **body)["choices"]
+            assert {p: c["text"] for p, c in zip(PROMPTS, answers)} == wanted, kind
+            one = server.post("/v1/completions", prompt="def main(", logprobs=0, max_tokens=4)
+            assert one["choices"][0]["finish_reason"] == "length"
+            logs[kind] = one["choices"][0]["logprobs"]["token_logprobs"]
+    assert logs["f32"] != logs["bf16"] != logs["q8_0"] != logs["f32"], logs
+    bad = subprocess.run([MOEPAGER, "serve", "--model", MODEL, "--kv-type", "q4_0"],
+                         capture_output=True, text=True)
+    assert bad.returncode == 2 and "need one of f32, f16, bf16, q8_0" in bad.stderr, bad.stderr
+
+
 def case_api():
     with Server("--batch", "4") as server:
         check_same_as_run(server)
@@ -136,6 +156,7 @@ def case_api():
                                   "-d", '{"prompt":"def main(","max_tokens":3,"stream":true}'],
                                  capture_output=True, text=True, check=True).stdout
             assert out.count("data: ") >= 2 and out.endswith("data: [DONE]\n\n"), out
+    check_kv_types()
     with tempfile.TemporaryDirectory() as folder:
         check_keys(folder)
         if shutil.which("openssl") and shutil.which("curl"):
