@@ -18,6 +18,7 @@ static const struct {
     { "Glm4MoeForCausalLM", "glm4moe" },
     { "Ernie4_5_MoeForCausalLM", "ernie4_5-moe" },
     { "MiniMaxM2ForCausalLM", "minimax-m2" },
+    { "DeepseekForCausalLM", "deepseek" },
 };
 
 static const struct mp_arch *arch_named(const char *name)

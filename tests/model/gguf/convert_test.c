@@ -72,6 +72,7 @@ static void families_give_the_same_bits(void)
 {
     check_family(QWEN3);
     check_family(DATA "mixtral-tiny");
+    check_family(DATA "deepseek-a");
     check_family(DATA "ernie4_5_moe-b");
     check_family(DATA "glm4_moe-a");
     check_family(DATA "glm4_moe-b");
