@@ -356,6 +356,11 @@ def execs(preload, work, full):
                        MOEPAGER_REPORT="1")
             expect(done.status == 0 and done.out.endswith("two words\n") and
                    done.err.count("exposed wait") == 1, f"{how}: exit {done.status}: {done.out}{done.err}")
+        # One that fails: the program goes on.
+        want, done = (run([*before, "/nowhere"], preload if budget else None, budget)
+                      for budget in (None, "20%"))
+        expect(want.status == 1 and (done.status, done.out, done.err) == (1, want.out, want.err),
+               f"a command that is not there: exit {done.status}: {done.out}{done.err}")
         llama = Llama("debian")
         command = llama.command(llama.build("victim_logits", work), llama.model("tiny"), 2)
         plain_and_paged([*before, *command], preload, work, harness.BUDGETS[1:2])
