@@ -8,48 +8,19 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "engine/cli/bench_cluster_int.h"
 #include "engine/cli/commands.h"
-#include "engine/cli/requests.h"
 #include "engine/cluster/mpi.h"
-#include "engine/cluster/rank.h"
-#include "policy/sim/cluster/cluster.h"
 #include "vmm/base/error.h"
 #include "vmm/base/log.h"
-#include "vmm/output/json_out.h"
 
 #define DEADLINE_NS UINT64_C(5000000000)
+#define AWAY_NS UINT64_C(1000000) /* between two looks at a request that is away */
 #define TIMELINE_EVENTS (1u << 20)
 
-struct bench {
-    const struct mp_args *args;
-    const struct mp_settings *settings;
-    struct mp_clock *clock;
-    struct mp_timeline *timeline;
-    const struct mp_place_ops *place;
-    struct mp_transport *transport;
-    struct mp_cluster cluster;
-    struct mp_requests requests;
-    struct mp_rank *rank;
-    struct mp_session session;
-    uint32_t done;             /* requests of this rank */
-    uint64_t digest, first_ns; /* of the request that runs */
-};
-
-static uint64_t rank_number(const struct bench *bench)
-{
-    return bench->transport->rank;
-}
-
-/* Does this rank run it? One rank alone runs those of all servers. */
-static bool is_own(const struct bench *bench, uint64_t request)
-{
-    return bench->transport->ranks == 1 ||
-           (request < bench->requests.count &&
-            bench->requests.list[request].server == bench->transport->rank);
-}
-
 /* What the devices of this rank's server have for experts; of all servers, if it is alone. */
-static uint64_t budget_of(const struct bench *bench, const struct mp_engine_config *config)
+static uint64_t budget_of(const struct mp_bench_cluster *bench,
+                          const struct mp_engine_config *config)
 {
     const uint64_t others = config->weights->resident_bytes;
     double bytes = 0;
@@ -64,9 +35,37 @@ static uint64_t budget_of(const struct bench *bench, const struct mp_engine_conf
     return bytes < (double)config->weights->expert_bytes ? (uint64_t)bytes : UINT64_MAX;
 }
 
+static uint64_t arrival_ns(const struct mp_bench_cluster *bench, uint64_t request)
+{
+    return bench->start_ns + (uint64_t)(bench->requests.list[request].arrival_s * 1e9);
+}
+
+/* The next of this rank's requests that nobody runs; the number of all: none. */
+static uint32_t next_waiting(struct mp_bench_cluster *bench)
+{
+    uint32_t i = bench->first;
+
+    while (i < bench->requests.count && (!mp_bench_is_own(bench, i) || bench->runs[i] != 0))
+        i++;
+    bench->first = i;
+    return i;
+}
+
+static bool give_request(void *ctx, uint32_t to, uint64_t *request_p)
+{
+    struct mp_bench_cluster *bench = ctx;
+    const uint32_t i = bench->start_ns > 0 ? next_waiting(bench) : bench->requests.count;
+
+    if (i == bench->requests.count || arrival_ns(bench, i) > mp_clock_now_ns(bench->clock))
+        return false;
+    bench->runs[i] = 1 + to;
+    *request_p = i;
+    return true;
+}
+
 static enum mp_status make_rank(void *ctx, struct mp_engine_config *config)
 {
-    struct bench *bench = ctx;
+    struct mp_bench_cluster *bench = ctx;
     const bool alone = bench->transport->ranks == 1;
     const struct mp_rank_config rank = {
         .transport = bench->transport,
@@ -79,6 +78,8 @@ static enum mp_status make_rank(void *ctx, struct mp_engine_config *config)
         .horizon_ns = (uint64_t)(bench->cluster.horizon_s * 1e9),
         .deadline_ns = DEADLINE_NS,
         .restarts = (uint32_t)bench->cluster.restarts,
+        .give = bench->place->redirects && !alone ? give_request : NULL,
+        .give_ctx = bench,
     };
     const enum mp_status status = mp_rank_create(&rank, &bench->rank);
 
@@ -91,7 +92,7 @@ static enum mp_status make_rank(void *ctx, struct mp_engine_config *config)
 
 static enum mp_status on_logits(void *ctx, uint32_t sequence, uint32_t step, const float *logits)
 {
-    struct bench *bench = ctx;
+    struct mp_bench_cluster *bench = ctx;
 
     (void)sequence;
     if (step == 0)
@@ -105,10 +106,9 @@ static enum mp_status on_logits(void *ctx, uint32_t sequence, uint32_t step, con
     return MP_OK;
 }
 
-static enum mp_status run_request(struct bench *bench, uint32_t number, uint64_t start_ns)
+static enum mp_status run_request(struct mp_bench_cluster *bench, uint32_t number)
 {
     const struct mp_request *request = &bench->requests.list[number];
-    const uint64_t arrival_ns = start_ns + (uint64_t)(request->arrival_s * 1e9);
     const struct mp_ids prompt = { .ids = request->prompt, .count = request->prompt_tokens };
     const struct mp_generate_config config = {
         .engine = bench->session.engine,
@@ -122,12 +122,12 @@ static enum mp_status run_request(struct bench *bench, uint32_t number, uint64_t
     };
     struct mp_output output = { 0 };
     struct mp_generate_stats stats;
-    enum mp_status status = mp_rank_idle(bench->rank, arrival_ns);
+    enum mp_status status;
 
+    bench->runs[number] = 1 + bench->transport->rank;
     bench->digest = UINT64_C(14695981039346656037);
-    bench->first_ns = arrival_ns;
-    if (status == MP_OK)
-        status = mp_generate(&config, &prompt, 1, &output, &stats);
+    bench->first_ns = arrival_ns(bench, number);
+    status = mp_generate(&config, &prompt, 1, &output, &stats);
     if (status == MP_ERR_CLUSTER)
         mp_log_warn("cluster", "request %u failed: %s", number, mp_error_last()->text);
     if (status == MP_OK || status == MP_ERR_CLUSTER) {
@@ -135,8 +135,8 @@ static enum mp_status run_request(struct bench *bench, uint32_t number, uint64_t
             .request = number,
             .digest = bench->digest,
             .arrival_s = request->arrival_s,
-            .first_s = (double)(bench->first_ns - start_ns) / 1e9,
-            .end_s = (double)(mp_clock_now_ns(bench->clock) - start_ns) / 1e9,
+            .first_s = (double)(bench->first_ns - bench->start_ns) / 1e9,
+            .end_s = (double)(mp_clock_now_ns(bench->clock) - bench->start_ns) / 1e9,
             .tokens = (uint32_t)output.ids.count,
             .failed = status != MP_OK,
         };
@@ -148,175 +148,87 @@ static enum mp_status run_request(struct bench *bench, uint32_t number, uint64_t
     return status;
 }
 
-/* Before this process took the place of another one. */
-static bool has_ended(const struct bench *bench, uint64_t request)
+static bool has_ended(const struct mp_bench_cluster *bench, uint64_t request)
 {
-    uint32_t count;
+    uint32_t count, i = 0;
     const struct mp_message_result *all = mp_rank_results(bench->rank, &count);
-    uint32_t i = bench->transport->returned ? 0 : count;
 
     while (i < count && all[i].request != request)
         i++;
     return i < count;
 }
 
-static enum mp_status run_requests(struct bench *bench)
+/* A request of this rank that another one runs. True: there is one, and it has not ended. If that
+ * rank is not there it waits here again. */
+static bool is_away(struct mp_bench_cluster *bench)
 {
-    const uint64_t start_ns = mp_clock_now_ns(bench->clock);
-    enum mp_status status = MP_OK;
+    bool any = false;
 
-    for (uint32_t i = 0; i < bench->requests.count && status == MP_OK; i++) {
-        if (is_own(bench, i) && !has_ended(bench, i))
-            status = run_request(bench, i, start_ns);
-    }
-    return status == MP_OK ? mp_rank_idle(bench->rank, UINT64_MAX) : status;
-}
-
-/* ---- output */
-
-static int compare(const void *a, const void *b)
-{
-    const double x = *(const double *)a, y = *(const double *)b;
-
-    return (x > y) - (x < y);
-}
-
-static void put_latency(struct mp_json_out *json, const struct mp_message_result *all,
-                        uint32_t count)
-{
-    double *s = calloc(count + 1, sizeof(*s)), sum = 0;
-    uint32_t failed = 0, ok = 0;
-
-    for (uint32_t i = 0; i < count && s != NULL; i++) {
-        failed += all[i].failed;
-        if (!all[i].failed) {
-            s[ok] = all[i].end_s - all[i].arrival_s;
-            sum += s[ok++];
+    for (uint32_t i = 0; i < bench->requests.count; i++) {
+        if (!mp_bench_is_own(bench, i) || bench->runs[i] == 0 ||
+            bench->runs[i] == 1 + bench->transport->rank)
+            continue;
+        if (has_ended(bench, i)) {
+            bench->runs[i] = 1 + bench->transport->rank; /* not looked at again */
+        } else if (mp_rank_is_there(bench->rank, bench->runs[i] - 1)) {
+            any = true;
+        } else {
+            bench->runs[i] = 0;
+            bench->first = i < bench->first ? i : bench->first;
         }
     }
-    if (s != NULL)
-        qsort(s, ok, sizeof(*s), compare);
-    mp_json_put_u64(json, "all_requests", count);
-    mp_json_put_u64(json, "failed_requests", failed);
-    mp_json_put_f64(json, "mean_s", ok > 0 ? sum / ok : 0);
-    mp_json_put_f64(json, "p95_s", ok > 0 ? s[(size_t)(ok - 1) * 95 / 100] : 0);
-    free(s);
+    return any;
 }
 
-/* Of all ranks by the lowest one, its own by another: should rank 0 die while it prints, each
- * request is still printed by one. */
-static void put_requests(const struct bench *bench, struct mp_json_out *json,
-                         const struct mp_message_result *all, uint32_t count)
+/* Until when there is nothing to run: an arrival, the end of a request that is away, of all. */
+static uint64_t idle_until(struct mp_bench_cluster *bench)
 {
-    const bool reports = mp_rank_reports(bench->rank);
+    const bool away = bench->place->redirects && is_away(bench);
+    const uint32_t next = next_waiting(bench);
+    const uint64_t soon = mp_clock_now_ns(bench->clock) + AWAY_NS;
+    uint64_t until = next < bench->requests.count ? arrival_ns(bench, next) : UINT64_MAX;
 
-    mp_json_array_begin(json, "requests");
-    for (uint32_t i = 0; i < count; i++) {
-        char digest[24];
+    return away && soon < until ? soon : until;
+}
 
-        if (!reports && !is_own(bench, all[i].request))
-            continue;
+static enum mp_status run_next(struct mp_bench_cluster *bench, bool *all_p)
+{
+    const uint64_t until = idle_until(bench);
+    enum mp_status status = mp_rank_idle(bench->rank, until);
+    uint64_t request;
 
-        snprintf(digest, sizeof(digest), "%016" PRIx64, all[i].digest);
-        mp_json_object_begin(json, NULL);
-        mp_json_put_u64(json, "request", all[i].request);
-        mp_json_put_string(json, "digest", digest);
-        mp_json_put_f64(json, "arrival_s", all[i].arrival_s);
-        mp_json_put_f64(json, "first_s", all[i].first_s);
-        mp_json_put_f64(json, "end_s", all[i].end_s);
-        mp_json_put_u64(json, "tokens", all[i].tokens);
-        mp_json_put_u64(json, "failed", all[i].failed);
-        mp_json_object_end(json);
+    *all_p = false;
+    if (status != MP_OK)
+        return status;
+    if (mp_rank_take_request(bench->rank, &request))
+        return request < bench->requests.count ? run_request(bench, (uint32_t)request) : MP_OK;
+    *all_p = until == UINT64_MAX;
+    request = next_waiting(bench);
+    if (*all_p || request == bench->requests.count ||
+        arrival_ns(bench, request) > mp_clock_now_ns(bench->clock))
+        return MP_OK;
+    return run_request(bench, (uint32_t)request);
+}
+
+static enum mp_status run_requests(struct mp_bench_cluster *bench)
+{
+    enum mp_status status = MP_OK;
+    bool all = false;
+
+    bench->start_ns = mp_clock_now_ns(bench->clock);
+    for (uint32_t i = 0; i < bench->requests.count && bench->transport->returned; i++) {
+        if (mp_bench_is_own(bench, i) &&
+            has_ended(bench, i)) /* before this process took the place */
+            bench->runs[i] = 1 + bench->transport->rank;
     }
-    mp_json_array_end(json);
-}
-
-static double share(const struct mp_rank_report *r)
-{
-    return r->all_tokens > 0 ? (double)r->local_tokens / (double)r->all_tokens : 1;
-}
-
-/* What placements were told, by rank. */
-static void put_costs(const struct bench *bench, struct mp_json_out *json,
-                      const struct mp_rank_report *r)
-{
-    double fixed, row;
-
-    mp_json_put_f64(json, "read_us", r->read_ns / 1e3);
-    mp_json_array_begin(json, "call_us");
-    for (uint32_t p = 0; p < bench->transport->ranks; p++) {
-        mp_rank_call_ns(bench->rank, p, &fixed, &row);
-        mp_json_put_f64(json, NULL, fixed / 1e3);
-    }
-    mp_json_array_end(json);
-    mp_json_array_begin(json, "row_us");
-    for (uint32_t p = 0; p < bench->transport->ranks; p++) {
-        mp_rank_call_ns(bench->rank, p, &fixed, &row);
-        mp_json_put_f64(json, NULL, row / 1e3);
-    }
-    mp_json_array_end(json);
-}
-
-/* One line for each rank; the lowest one sums up. */
-static void print_json(const struct bench *bench, const struct mp_rank_report *r)
-{
-    uint32_t count;
-    const struct mp_message_result *all = mp_rank_results(bench->rank, &count);
-    struct mp_json_out json;
-
-    mp_json_begin(&json, stdout, false);
-    mp_json_object_begin(&json, NULL);
-    mp_json_put_u64(&json, "rank", rank_number(bench));
-    mp_json_put_u64(&json, "ranks", bench->transport->ranks);
-    mp_json_put_string(&json, "place", bench->place->name);
-    mp_json_put_bool(&json, "survives", bench->transport->survives);
-    mp_json_put_u64(&json, "own_requests", bench->done);
-    mp_json_put_f64(&json, "local_share", share(r));
-    mp_json_put_u64(&json, "calls", r->calls);
-    mp_json_put_u64(&json, "served", r->served);
-    mp_json_put_u64(&json, "sent_bytes", r->sent_bytes);
-    mp_json_put_u64(&json, "redone", r->redone);
-    mp_json_put_u64(&json, "late", r->late);
-    mp_json_put_f64(&json, "wait_s", (double)r->wait_ns / 1e9);
-    mp_json_put_u64(&json, "kept", r->kept);
-    mp_json_put_u64(&json, "migrations", r->migrations);
-    put_costs(bench, &json, r);
-    mp_json_put_u64(&json, "lost", r->lost);
-    mp_json_put_u64(&json, "returned", r->returned);
-    mp_json_put_u64(&json, "silent", r->silent);
-    if (mp_rank_reports(bench->rank))
-        put_latency(&json, all, count);
-    put_requests(bench, &json, all, count);
-    mp_json_object_end(&json);
-    mp_json_end(&json);
-}
-
-static void print_text(const struct bench *bench, const struct mp_rank_report *r)
-{
-    uint32_t count;
-    const struct mp_message_result *all = mp_rank_results(bench->rank, &count);
-    double sum = 0;
-    uint32_t ok = 0;
-
-    printf("rank %" PRIu64 ": %u requests, %.1f %% of rows computed here, %" PRIu64
-           " calls, %" PRIu64 " served, %.1f MB sent, %" PRIu64
-           " computed again, %u migrations, %u "
-           "experts kept%s\n",
-           rank_number(bench), bench->done, 100 * share(r), r->calls, r->served,
-           (double)r->sent_bytes / 1e6, r->redone, r->migrations, r->kept,
-           bench->transport->survives ? "" : " (this MPI ends all ranks when one dies)");
-    for (uint32_t i = 0; i < count; i++) {
-        sum += all[i].failed ? 0 : all[i].end_s - all[i].arrival_s;
-        ok += all[i].failed == 0;
-    }
-    if (mp_rank_reports(bench->rank))
-        printf("%s: %u of %u requests, mean latency %.3f s\n", bench->place->name, ok, count,
-               ok > 0 ? sum / ok : 0);
+    while (status == MP_OK && !all)
+        status = run_next(bench, &all);
+    return status;
 }
 
 /* ---- life cycle */
 
-static enum mp_status read_files(struct bench *bench)
+static enum mp_status read_files(struct mp_bench_cluster *bench)
 {
     char *text = NULL;
     size_t bytes;
@@ -333,13 +245,16 @@ static enum mp_status read_files(struct bench *bench)
         status = mp_requests_parse(bench->args->requests, text, bench->cluster.server_count,
                                    &bench->requests);
     free(text);
-    return status;
+    if (status != MP_OK)
+        return status;
+    bench->runs = calloc(bench->requests.count, sizeof(*bench->runs));
+    return bench->runs != NULL ? MP_OK : mp_fail_no_memory("requests", bench->requests.count);
 }
 
 /* Of this rank's requests, when the model is known and not loaded. */
 static enum mp_status check_requests(void *ctx)
 {
-    const struct bench *bench = ctx;
+    const struct mp_bench_cluster *bench = ctx;
     const uint32_t vocab = bench->session.model.vocab, room = bench->session.engine_config.ctx;
 
     for (uint32_t i = 0; i < bench->requests.count; i++) {
@@ -360,7 +275,7 @@ static enum mp_status check_requests(void *ctx)
     return MP_OK;
 }
 
-static enum mp_status run(struct bench *bench)
+static enum mp_status run(struct mp_bench_cluster *bench)
 {
     const struct mp_session_config config = {
         .model = bench->args->model,
@@ -386,13 +301,13 @@ static enum mp_status run(struct bench *bench)
         return status;
     mp_rank_report(bench->rank, &report);
     if (bench->args->json)
-        print_json(bench, &report);
+        mp_bench_print_json(bench, &report);
     else
-        print_text(bench, &report);
+        mp_bench_print_text(bench, &report);
     return mp_check_stdout();
 }
 
-static enum mp_status check_flags(struct bench *bench)
+static enum mp_status check_flags(struct mp_bench_cluster *bench)
 {
     const struct mp_args *args = bench->args;
     const char *name = args->places != NULL ? args->places : "prism";
@@ -409,15 +324,14 @@ static enum mp_status check_flags(struct bench *bench)
     if (bench->place == NULL)
         return mp_fail(MP_ERR_CONFIG, "E_PLACE", "no placement is called '%s'",
                        mp_quote(quoted, name, strlen(name)));
-    if (bench->place->redirects)
-        return mp_fail(MP_ERR_CONFIG, "E_PLACE",
-                       "placement '%s' moves requests, which only simulate --cluster does", name);
     return mp_require_model(args);
 }
 
 enum mp_status mp_bench_cluster(const struct mp_args *args, const struct mp_settings *settings)
 {
-    struct bench bench = { .args = args, .settings = settings, .clock = mp_clock_monotonic() };
+    struct mp_bench_cluster bench = { .args = args,
+                                      .settings = settings,
+                                      .clock = mp_clock_monotonic() };
     enum mp_status status = check_flags(&bench);
 
     if (status == MP_OK)
@@ -433,6 +347,7 @@ enum mp_status mp_bench_cluster(const struct mp_args *args, const struct mp_sett
     mp_session_close(&bench.session);
     mp_rank_destroy(bench.rank);
     mp_timeline_destroy(bench.timeline);
+    free(bench.runs);
     mp_requests_free(&bench.requests);
     mp_cluster_fini(&bench.cluster);
     if (bench.transport != NULL)

@@ -30,6 +30,8 @@
     X(DONE, "done")     /* nothing will be asked any more */                 \
     X(GATE, "gate")     /* nothing is under way here: ranks may come back */ \
     X(OPEN, "open")     /* all have said so */                               \
+    X(WANT, "want")     /* no request is left here: is there one to take? */ \
+    X(TAKE, "take")     /* one: its number is the id */                      \
     X(STAY, "stay")     /* not all have */
 
 enum mp_message_kind {
@@ -45,7 +47,7 @@ struct mp_message_head {
     uint32_t magic, kind;
     uint32_t bytes; /* of the message, with this head */
     uint32_t epoch; /* of the sender's placement; GATE, OPEN, STAY: number of the attempt */
-    uint64_t id;    /* of the call; RESULT: number of requests */
+    uint64_t id;    /* of the call; RESULT: number of requests; TAKE: the request */
     uint32_t layer; /* of CALL and REPLY */
     uint32_t groups, tokens, rows;
 };

@@ -48,6 +48,7 @@ bool mp_rank_send(struct mp_rank *rank, uint32_t to, void *message, uint64_t byt
     if (rank->peer[to].state == MP_PEER_LOST)
         return false;
     status = transport->ops->send(transport, to, message, bytes);
+    rank->report.messages += status == MP_OK;
     if (status == MP_OK)
         rank->report.sent_bytes += bytes;
     else if (status == MP_ERR_CLUSTER)
@@ -102,6 +103,8 @@ static enum mp_status take(struct mp_rank *rank, uint32_t from, const struct mp_
     case MP_MESSAGE_SWITCH: mp_rank_take_switch(rank, message->head->epoch); break;
     case MP_MESSAGE_RESULT: return mp_rank_take_results(rank, message);
     case MP_MESSAGE_DONE: rank->peer[from].done = true; break;
+    case MP_MESSAGE_WANT: mp_rank_take_want(rank, from); break;
+    case MP_MESSAGE_TAKE: mp_rank_take_given(rank, from, message->head->id); break;
     case MP_MESSAGE_GATE:
     case MP_MESSAGE_OPEN:
     case MP_MESSAGE_STAY: mp_rank_take_gate(rank, from, message->head); break;
@@ -213,6 +216,9 @@ enum mp_status mp_rank_idle(struct mp_rank *rank, uint64_t until_ns)
             status = mp_rank_follow_epoch(rank);
         if (status == MP_OK)
             status = mp_rank_follow_restart(rank);
+        if (rank->given_count > 0)
+            break;
+        mp_rank_want(rank);
         if (status == MP_OK && cancel != NULL && *cancel)
             return mp_fail(MP_ERR_CANCELED, "E_CANCELED", "interrupted");
         if (rank->leaving ? tell_done(rank) && all_done(rank) && !mp_rank_expects(rank)

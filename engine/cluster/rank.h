@@ -41,8 +41,12 @@ struct mp_rank_config {
     uint64_t epoch_ns;    /* between decisions about the placement; 0: never */
     uint64_t horizon_ns;  /* for which a new one must pay */
     uint64_t deadline_ns; /* a peer that is asked and silent for so long is not waited for */
-    uint32_t restarts;    /* attempts to start ranks that have died again */
-    bool always_adopts;   /* for tests: a new placement in each epoch, worse or not */
+    /* Where requests may move: another rank has nothing to do. True: it gets this one of the
+     * caller's, which has not begun. Or NULL. */
+    bool (*give)(void *ctx, uint32_t to, uint64_t *request_p);
+    void *give_ctx;
+    uint32_t restarts;  /* attempts to start ranks that have died again */
+    bool always_adopts; /* for tests: a new placement in each epoch, worse or not */
 };
 
 /* MP_ERR_CONFIG: more ranks than MP_RANKS_MAX, or messages that are too large. */
@@ -64,6 +68,12 @@ enum mp_status mp_rank_join(struct mp_rank *rank, struct mp_engine *engine) MP_M
  * them that this one has not. */
 enum mp_status mp_rank_idle(struct mp_rank *rank, uint64_t until_ns) MP_MUST_CHECK;
 
+/* Take a request that another rank has given; false: there is none. mp_rank_idle() returns when one
+ * has come. */
+bool mp_rank_take_request(struct mp_rank *rank, uint64_t *request_p);
+/* Is the rank there, as far as this one knows? */
+bool mp_rank_is_there(const struct mp_rank *rank, uint32_t peer);
+
 /* The result of a request that has ended here. It goes to all live ranks at once, so that those who
  * are left have it whoever dies. */
 enum mp_status mp_rank_add_result(struct mp_rank *rank,
@@ -74,6 +84,7 @@ struct mp_rank_report {
         local_tokens;           /* pairs of token and expert of own requests; computed here */
     uint64_t calls, served;     /* to others; for others */
     uint64_t sent_bytes;        /* all messages */
+    uint64_t messages;          /* their number */
     uint64_t redone;            /* calls that were not answered and computed elsewhere */
     uint64_t late;              /* replies that nobody waited for */
     uint64_t wait_ns;           /* for replies, with nothing else to do */
@@ -81,6 +92,7 @@ struct mp_rank_report {
     uint32_t kept;              /* experts that it gives this rank */
     uint32_t lost, silent;      /* ranks that have died; that do not answer */
     uint32_t returned;          /* that were started again */
+    uint64_t taken;             /* requests of others that were run here */
     double read_ns;             /* how much longer a layer takes for an expert that is read */
 };
 void mp_rank_report(const struct mp_rank *rank, struct mp_rank_report *report_p);

@@ -6,7 +6,8 @@
 /*
  * Parts of a rank: creation, messages and silence (rank.c), who is there (hello.c), one layer
  * (rank_choose.c, rank_layer.c), the same for others (rank_serve.c), placements (rank_epoch.c),
- * results of requests (rank_results.c), ranks that come back (rank_restart.c).
+ * results of requests (rank_results.c), requests that move
+ * (rank_requests.c), ranks that come back (rank_restart.c).
  */
 #define MP_WHERE_HERE UINT32_MAX
 
@@ -39,6 +40,7 @@ struct mp_peer {
     bool told_done;
     bool garbled;   /* it sent what is no message */
     bool returning; /* it was started again, and has not said hello */
+    bool wanted;    /* it was asked for a request and has not answered */
     uint32_t gated; /* its last GATE */
 };
 
@@ -57,6 +59,10 @@ struct mp_rank {
     struct mp_peer *peer; // (ranks)
     struct mp_rank_report report;
     bool leaving; /* nothing will be asked any more */
+
+    uint64_t given[2 * MP_RANKS_MAX]; /* requests of others that wait here, the oldest first */
+    uint32_t given_count, want_next;
+    uint64_t want_ns; /* of the last WANT */
 
     uint64_t lost_ns;        /* when the last one was lost */
     uint32_t attempt;        /* to start ranks again: how many have ended */
@@ -148,6 +154,11 @@ void mp_rank_tell_results(struct mp_rank *rank);
 /* Those of `list` from number `first` on, in one message. False: it was not sent. */
 bool mp_rank_send_results(struct mp_rank *rank, uint32_t to, const struct mp_rank_results *list,
                           uint32_t first);
+
+/* rank_requests.c: requests that move. */
+void mp_rank_take_want(struct mp_rank *rank, uint32_t from);
+void mp_rank_take_given(struct mp_rank *rank, uint32_t from, uint64_t request);
+void mp_rank_want(struct mp_rank *rank);
 
 /* rank_restart.c */
 enum mp_status mp_rank_follow_restart(struct mp_rank *rank) MP_MUST_CHECK;

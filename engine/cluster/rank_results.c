@@ -30,9 +30,25 @@ static enum mp_status append(struct mp_rank_results *list, const struct mp_messa
     return MP_OK;
 }
 
+/* Where requests move, one may have been run twice, by a rank that was silent and by its own. */
+static bool is_new(const struct mp_rank *rank, uint64_t request)
+{
+    uint32_t i = 0;
+
+    while (rank->config.give != NULL && i < rank->all.count && rank->all.list[i].request != request)
+        i++;
+    return rank->config.give == NULL || i == rank->all.count;
+}
+
 enum mp_status mp_rank_take_results(struct mp_rank *rank, const struct mp_message *message)
 {
-    return append(&rank->all, message->results, message->head->id);
+    enum mp_status status = MP_OK;
+
+    for (uint64_t i = 0; i < message->head->id && status == MP_OK; i++) {
+        if (is_new(rank, message->results[i].request))
+            status = append(&rank->all, &message->results[i], 1);
+    }
+    return status;
 }
 
 bool mp_rank_send_results(struct mp_rank *rank, uint32_t to, const struct mp_rank_results *list,
@@ -65,7 +81,8 @@ enum mp_status mp_rank_add_result(struct mp_rank *rank, const struct mp_message_
 
     if (status != MP_OK)
         return status;
-    status = append(&rank->all, result, 1);
+    if (is_new(rank, result->request))
+        status = append(&rank->all, result, 1);
     if (status != MP_OK) {
         rank->own.count--;
         return status;

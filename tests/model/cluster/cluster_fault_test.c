@@ -356,6 +356,92 @@ static void a_full_queue_delays_results(const struct mp_rank_config *config, str
     mp_rank_destroy(rank);
 }
 
+static bool give_one(void *ctx, uint32_t to, uint64_t *request_p)
+{
+    uint64_t *left = ctx;
+
+    CHECK_EQ(to, 1);
+    if (*left == 0)
+        return false;
+    *request_p = 100 + (*left)--;
+    return true;
+}
+
+static void inject(struct loopback *net, enum mp_message_kind kind, uint64_t id)
+{
+    const struct mp_message_head head = {
+        .magic = MP_MESSAGE_MAGIC, .kind = kind, .bytes = sizeof(head), .id = id
+    };
+
+    loopback_inject(net, 1, 0, &head, sizeof(head));
+}
+
+/* What rank 1 was given last; 0: nothing. */
+static uint64_t fetch_given(struct loopback *net)
+{
+    struct mp_transport *to = loopback_rank(net, 1);
+    const struct mp_message_head *head;
+    struct mp_arrival arrival;
+    uint64_t given = 0;
+    bool found = true;
+
+    for (;;) {
+        CHECK_EQ(to->ops->poll(to, UINT64_MAX, &arrival, &found), MP_OK);
+        if (!found)
+            return given;
+        head = arrival.data;
+        given = head->kind == MP_MESSAGE_TAKE ? head->id : given;
+    }
+}
+
+/* Who asks gets a request, or hears that there is none; what cannot be sent stays; a result that
+ * comes twice counts once. */
+static void requests_move(const struct mp_rank_config *without, struct loopback *net)
+{
+    struct {
+        struct mp_message_head head;
+        struct mp_message_result result;
+    } twice = { .head = { .magic = MP_MESSAGE_MAGIC, .kind = MP_MESSAGE_RESULT, .id = 1 } };
+    struct mp_rank_config config = *without;
+    struct mp_rank *rank = NULL;
+    uint64_t left = 2, request = 0;
+    uint32_t count;
+
+    config.give = give_one;
+    config.give_ctx = &left;
+    CHECK_EQ(mp_rank_create(&config, &rank), MP_OK);
+    (void)fetch_given(net);
+    inject(net, MP_MESSAGE_WANT, 0);
+    CHECK_EQ(mp_rank_idle(rank, 0), MP_OK);
+    CHECK_EQ(fetch_given(net), 102);
+    CHECK(!mp_rank_take_request(rank, &request));
+    loopback_limit(net, 1);
+    inject(net, MP_MESSAGE_DONE, 0); /* rank 0 asks nobody any more */
+    CHECK_EQ(mp_rank_idle(rank, 0), MP_OK);
+    loopback_inject(net, 2, 1, &twice.head, sizeof(twice.head));
+    inject(net, MP_MESSAGE_WANT, 0);
+    CHECK_EQ(mp_rank_idle(rank, 0), MP_OK);
+    CHECK(mp_rank_take_request(rank, &request) && request == 101);
+    loopback_limit(net, 0);
+    inject(net, MP_MESSAGE_WANT, 0);
+    CHECK_EQ(mp_rank_idle(rank, 0), MP_OK);
+    CHECK_EQ(fetch_given(net), UINT64_MAX);
+    inject(net, MP_MESSAGE_TAKE, UINT64_MAX);
+    inject(net, MP_MESSAGE_TAKE, 5);
+    CHECK_EQ(mp_rank_idle(rank, 0), MP_OK);
+    CHECK(mp_rank_take_request(rank, &request) && request == 5);
+    CHECK(!mp_rank_take_request(rank, &request));
+    twice.head.bytes = sizeof(twice);
+    twice.result.request = 7;
+    loopback_inject(net, 1, 0, &twice, sizeof(twice));
+    loopback_inject(net, 2, 0, &twice, sizeof(twice));
+    CHECK_EQ(mp_rank_idle(rank, 0), MP_OK);
+    (void)mp_rank_results(rank, &count);
+    CHECK_EQ(count, 1);
+    CHECK(mp_rank_is_there(rank, 0) && mp_rank_is_there(rank, 2));
+    mp_rank_destroy(rank);
+}
+
 /* Each allocation of a rank fails once. */
 static void memory_is_short(void)
 {
@@ -386,6 +472,7 @@ static void memory_is_short(void)
     CHECK(failures >= 18);
     a_result_does_not_fit(&config);
     a_full_queue_delays_results(&config, net);
+    requests_move(&config, net);
     an_engine_with_peers(&h.config, loopback_rank(net, 0));
     harness_close(&h);
     loopback_destroy(net);

@@ -23,14 +23,14 @@ SERVER = {"machine": "a100-32gb-xeon6230r", "device_gib": 0.0095, "mbit": 500, "
 KNOWN_S, FAILED_S, STANDS_S = 10, 15, 30
 
 
-def write_inputs(folder, requests, gen, gen_0=None, reads=True, restarts=0):
+def write_inputs(folder, requests, gen, gen_0=None, reads=True, restarts=0, servers=3):
     draw = random.Random(3)
     with open(f"{folder}/requests", "w") as out:
         out.write("# made up\n")
         for i in range(requests):
             tokens = [draw.randrange(1, 2000) for _ in range(12 + i)]
             own = gen_0 if gen_0 is not None and i % 3 == 0 else gen
-            print(i % 3, i * 0.02, own, *tokens, file=out)
+            print(i % servers, i * 0.02, own, *tokens, file=out)
     cluster = {"model": "deepseek-v2-lite", "requests": 1, "prompt": 1, "gen": 1, "latency_us": 100,
                "domains": 3, "epoch_s": 0.2, "restarts": restarts,
                "servers": [{**SERVER, "reads": reads, "devices": n} for n in (1, 1, 2)]}
@@ -194,6 +194,29 @@ def return_one(program, mpirun, folder, victim):
           f"{own[0]['own_requests']} requests and {own[0]['migrations']} placements there")
 
 
+def redirect(program, mpirun, folder):
+    """All requests are those of server 0, and others take some. One of those dies in the middle."""
+    write_inputs(folder, 9, 60, servers=1)
+    alone = digests(run(command(program, folder, "--ctx", "1024")))
+    lines = run(mpi(mpirun, folder, "-n", "3") +
+                command(program, folder, "--ctx", "1024", "--place", "redirect"), folder)
+    taken = {line["rank"]: line["taken"] for line in lines}
+    if digests(lines) != alone or taken[0] > 0 or taken[1] == 0 or taken[2] == 0:
+        sys.exit(f"redirect: {lines}, alone {alone}")
+    print(f"redirect: all as alone, {taken} requests taken")
+    if not lines[0]["survives"]:
+        return
+    write_inputs(folder, 9, 400, servers=1)
+    alone = digests(run(command(program, folder, "--ctx", "1024")))
+    job = Job(program, mpirun, folder, "taker", ("--with-ft", "ulfm"), ("--place", "redirect"))
+    job.signal(1, signal.SIGKILL)
+    err = job.end()
+    lines = printed(folder)
+    if digests(lines) != alone or len(lines) != 2:
+        sys.exit(f"redirect, rank 1 killed: {lines}, alone {alone}\n{err}")
+    print("redirect: all as alone without a rank that had taken some")
+
+
 def stop_one(program, mpirun, folder, victim, alone):
     """A rank stands still: the others do without it; when it goes on it ends its own requests."""
     job = Job(program, mpirun, folder, f"stop{victim}", (), ("--place", "uniform"))
@@ -234,7 +257,9 @@ def compare(program, mpirun, folder):
             sys.exit(f"{place}: {lines}, alone {alone}")
         if sum(line["calls"] for line in lines) == 0 and place != "united":
             sys.exit(f"{place}: nobody asked anybody")
-    if not lines[0]["survives"]:
+    survives = lines[0]["survives"]
+    redirect(program, mpirun, folder)
+    if not survives:
         return
     alone = long_requests(program, folder)
     for victim in range(3):
