@@ -95,7 +95,8 @@ static void right_ones(void)
         const bool bare =
             kind == MP_MESSAGE_REFUSE || kind == MP_MESSAGE_BEAT || kind == MP_MESSAGE_READY ||
             kind == MP_MESSAGE_SWITCH || kind == MP_MESSAGE_DONE || kind == MP_MESSAGE_RESULT ||
-            kind == MP_MESSAGE_GATE || kind == MP_MESSAGE_OPEN || kind == MP_MESSAGE_STAY;
+            kind == MP_MESSAGE_GATE || kind == MP_MESSAGE_OPEN || kind == MP_MESSAGE_STAY ||
+            kind == MP_MESSAGE_WANT || kind == MP_MESSAGE_TAKE;
 
         CHECK(mp_message_kind_name(kind)[0] != '\0');
         if (bare)
