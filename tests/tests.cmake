@@ -425,12 +425,15 @@ mp_test(unit/policy/predict_prefetch_test LIBS mp_policy)
 mp_test(unit/policy/assign/presched_test LIBS mp_policy)
 # Sanitizers see ranks as threads; MPI's own memory is not theirs to judge.
 if(TARGET moepager_mpi AND NOT sanitizers AND NOT MP_COVERAGE)
-    add_test(NAME system/cluster/cluster_mpi_test COMMAND
-        tests/system/cluster/cluster_mpi_test.py $<TARGET_FILE:moepager>
-        WORKING_DIRECTORY ${PROJECT_SOURCE_DIR})
-    set_tests_properties(system/cluster/cluster_mpi_test PROPERTIES TIMEOUT 300 SKIP_RETURN_CODE 77)
+    foreach(part placements deaths returns)
+        add_test(NAME system/cluster/cluster_mpi_test:${part} COMMAND
+            tests/system/cluster/cluster_mpi_test.py ${part} $<TARGET_FILE:moepager>
+            WORKING_DIRECTORY ${PROJECT_SOURCE_DIR})
+        set_tests_properties(system/cluster/cluster_mpi_test:${part} PROPERTIES TIMEOUT 300
+            SKIP_RETURN_CODE 77)
+    endforeach()
     add_test(NAME system/cluster/cluster_mpi_full:stop COMMAND
-        tests/system/cluster/cluster_mpi_test.py --full $<TARGET_FILE:moepager>
+        tests/system/cluster/cluster_mpi_test.py stop $<TARGET_FILE:moepager>
         WORKING_DIRECTORY ${PROJECT_SOURCE_DIR})
     set_tests_properties(system/cluster/cluster_mpi_full:stop PROPERTIES TIMEOUT 300
         SKIP_RETURN_CODE 77 LABELS full RUN_SERIAL ON)
