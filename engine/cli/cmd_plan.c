@@ -1,6 +1,6 @@
 /*
  * `moepager plan`: what a machine can do with a model, before anything is run. Simulates profiles
- * at several budgets (policy/sim/sim.h) and takes the best one of each; measures no run.
+ * at several budgets (policy/sim/sim.h) and takes the best one of each.
  */
 #include <inttypes.h>
 #include <stdio.h>
@@ -34,7 +34,8 @@ struct plan {
     const struct mp_settings *settings;
     struct mp_plan_facts facts;
     struct mp_sim_fit fit;
-    struct mp_replay_trace trace;
+    struct mp_replay_trace file;         /* of --from-trace */
+    const struct mp_replay_trace *trace; /* NULL: routing is synthetic */
     struct mp_profile profiles[PROFILES_MAX];
     size_t profile_count;
     double target_ms; /* 0: none */
@@ -79,14 +80,15 @@ static enum mp_status run_budget(const struct plan *p, const struct mp_sim_machi
         const struct mp_sim_config config = {
             .machine = machine,
             .model = &p->facts.model,
-            .trace = p->args->from_trace != NULL ? &p->trace : NULL,
+            .trace = p->trace,
+            .again = true,
             .profile = &p->profiles[i],
             .groups = p->settings->groups,
             .slices = 1,
             .batch = 1,
             .prompt = (uint32_t)p->args->prompt_tokens,
             .gen = (uint32_t)p->args->gen_tokens,
-            .warm = p->args->from_trace != NULL ? 0 : WARM_STEPS,
+            .warm = p->trace != NULL ? 0 : WARM_STEPS,
             .budget = budget,
             .seed = p->settings->run.seed,
             .fit = &p->fit,
@@ -235,6 +237,11 @@ static enum mp_status resolve_profiles(struct plan *p)
     return status;
 }
 
+static const char *routing_of(const struct plan *p)
+{
+    return p->args->from_trace != NULL ? "recorded" : p->trace != NULL ? "measured" : "synthetic";
+}
+
 static double gib(uint64_t bytes)
 {
     return (double)bytes / (1 << 30);
@@ -282,16 +289,28 @@ static void print_gpus(const struct plan *p)
     }
 }
 
+static double step_ms(const struct mp_plan_facts *facts, enum mp_pattern pattern)
+{
+    return (double)facts->measured.step_ns[pattern] / 1e6;
+}
+
 static void print_text(const struct plan *p)
 {
     const struct mp_plan_facts *f = &p->facts;
 
     printf("simulated: %s on %s, %s routing, seed %" PRIu64 "\n", f->model.name, f->machine.name,
-           p->args->from_trace != NULL ? "recorded" : "synthetic", p->settings->run.seed);
-    if (f->disk_gbps > 0)
+           routing_of(p), p->settings->run.seed);
+    if (f->measured_run)
+        printf("measured: %.2f ms per token with nothing to read, %.2f with one expert per layer, "
+               "%.2f with all; %.2f GB/s\n",
+               step_ms(f, MP_PATTERN_NONE_READ), step_ms(f, MP_PATTERN_ONE_READ),
+               step_ms(f, MP_PATTERN_ALL_READ), f->disk_gbps);
+    else if (f->disk_gbps > 0)
         printf(
             "measured: the disk reads %.2f GB/s; taken from %s: all else of the machine's speed\n",
             f->disk_gbps, f->machine.name);
+    if (f->why_not[0] != '\0')
+        printf("not measured: %s\n", f->why_not);
     printf("memory: %.2f GiB %s, %.2f GiB of it for all but experts\n\n", f->machine.device_gib,
            f->room_known ? "free here" : "in the description", gib(f->fixed_bytes));
     printf("budget %% %9s %9s %9s %9s %8s %6s  %-10s %s\n", "GiB", "all GiB", "TTFT ms", "TPOT ms",
@@ -338,7 +357,16 @@ static void print_json(const struct plan *p)
     mp_json_put_bool(&json, "simulated", true);
     mp_json_put_string(&json, "machine", p->facts.machine.name);
     mp_json_put_string(&json, "model", p->facts.model.name);
-    mp_json_put_string(&json, "routing", p->args->from_trace != NULL ? "recorded" : "synthetic");
+    mp_json_put_string(&json, "routing", routing_of(p));
+    if (p->facts.measured_run) {
+        mp_json_object_begin(&json, "measured_step_ms");
+        mp_json_put_f64(&json, "none_read", step_ms(&p->facts, MP_PATTERN_NONE_READ));
+        mp_json_put_f64(&json, "one_per_layer", step_ms(&p->facts, MP_PATTERN_ONE_READ));
+        mp_json_put_f64(&json, "all_read", step_ms(&p->facts, MP_PATTERN_ALL_READ));
+        mp_json_object_end(&json);
+    }
+    if (p->facts.why_not[0] != '\0')
+        mp_json_put_string(&json, "not_measured", p->facts.why_not);
     mp_json_put_f64(&json, "measured_disk_gbps", p->facts.disk_gbps);
     mp_json_put_f64(&json, "memory_gib", p->facts.machine.device_gib);
     mp_json_put_u64(&json, "fixed_bytes", p->facts.fixed_bytes);
@@ -357,6 +385,38 @@ static void print_json(const struct plan *p)
     mp_json_end(&json);
 }
 
+/* From the run that was measured, or from the file that is given, which says how many are chosen.
+ */
+static enum mp_status choose_routing(struct plan *p)
+{
+    enum mp_status status = MP_OK;
+
+    if (p->args->from_trace != NULL) {
+        status = mp_replay_trace_read(p->args->from_trace, &p->file);
+        p->trace = &p->file;
+        p->facts.model.top_k = p->file.top_k;
+    } else if (p->facts.measured_run) {
+        p->trace = &p->facts.measured.routing;
+    } else {
+        status = mp_sim_fit(&p->facts.model, p->settings->run.seed, &p->fit);
+    }
+    return status;
+}
+
+static enum mp_status simulate_all(struct plan *p)
+{
+    enum mp_status status;
+
+    mp_log_set_sink(mp_plan_drop_line, NULL);
+    status = run_table(p);
+    if (status == MP_OK && p->target_ms > 0)
+        status = find_least(p);
+    if (status == MP_OK)
+        status = run_gpus(p);
+    mp_log_set_sink(NULL, NULL);
+    return status;
+}
+
 enum mp_status mp_cmd_plan(const struct mp_args *args, const struct mp_settings *settings)
 {
     static struct plan p;
@@ -372,25 +432,15 @@ enum mp_status mp_cmd_plan(const struct mp_args *args, const struct mp_settings 
         status = resolve_profiles(&p);
     if (status == MP_OK)
         status = mp_plan_read(args, settings, &p.facts);
-    if (status == MP_OK && args->from_trace != NULL)
-        status = mp_replay_trace_read(args->from_trace, &p.trace);
-    if (status == MP_OK && args->from_trace != NULL)
-        p.facts.model.top_k = p.trace.top_k;
-    if (status == MP_OK && args->from_trace == NULL)
-        status = mp_sim_fit(&p.facts.model, settings->run.seed, &p.fit);
     if (status == MP_OK)
-        status = run_table(&p);
-    if (status == MP_OK && p.target_ms > 0)
-        status = find_least(&p);
+        status = choose_routing(&p);
     if (status == MP_OK)
-        status = run_gpus(&p);
-    if (args->from_trace != NULL)
-        mp_replay_trace_fini(&p.trace);
-    if (status != MP_OK)
-        return status;
-    if (args->json)
+        status = simulate_all(&p);
+    if (status == MP_OK && args->json)
         print_json(&p);
-    else
+    else if (status == MP_OK)
         print_text(&p);
-    return mp_check_stdout();
+    mp_replay_trace_fini(&p.file);
+    mp_plan_facts_fini(&p.facts);
+    return status == MP_OK ? mp_check_stdout() : status;
 }

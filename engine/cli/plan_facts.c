@@ -57,38 +57,111 @@ static enum mp_status describe(const struct mp_session *s, const char *name,
     return status;
 }
 
-/* The model that is there, and with `machine_too` what this machine says of itself. */
-static enum mp_status read_model(const struct mp_args *args, const struct mp_settings *settings,
-                                 bool machine_too, struct mp_plan_facts *facts)
+static enum mp_status open_plan(const struct mp_args *args, const struct mp_settings *settings,
+                                struct mp_session *session)
 {
     const struct mp_session_config config = { .model = args->model,
                                               .sequences = 1,
                                               .plan_only = true,
                                               .clock = mp_clock_monotonic(),
                                               .cancel = &mp_interrupted };
+
+    return mp_session_open(settings, &config, session);
+}
+
+/* What is known of a disk without running the model. */
+static enum mp_status read_disk(const struct mp_args *args, const struct mp_settings *settings,
+                                struct mp_plan_facts *facts)
+{
     struct mp_doctor_facts doctor = { .disk_bytes_per_s = 0 };
     struct mp_session session;
-    enum mp_status status = mp_session_open(settings, &config, &session);
+    enum mp_status status = open_plan(args, settings, &session);
+
+    if (status != MP_OK)
+        return status;
+    status =
+        mp_doctor_read_disk(mp_checkpoint_files(session.checkpoint), mp_clock_monotonic(), &doctor);
+    mp_session_close(&session);
+    if (status == MP_ERR_NO_MEMORY) { /* for a block: then not even the disk is known */
+        mp_error_clear();
+        return MP_OK;
+    }
+    if (status == MP_OK && doctor.disk_bytes_per_s > 0) {
+        facts->disk_gbps = doctor.disk_bytes_per_s / 1e9;
+        facts->machine.link_gbps = within(facts->disk_gbps, 0.001, 1e5);
+    }
+    return status;
+}
+
+/* A short run; that there is no memory for one is no failure. */
+static enum mp_status measure(const struct mp_args *args, const struct mp_settings *settings,
+                              struct mp_plan_facts *facts)
+{
+    const struct mp_measure_config config = {
+        .settings = settings,
+        .model = args->model,
+        .prompt = (uint32_t)args->prompt_tokens,
+        .gen = (uint32_t)args->gen_tokens,
+        .clock = mp_clock_monotonic(),
+        .cancel = &mp_interrupted,
+    };
+    enum mp_status status = mp_measure_run(&config, &facts->measured);
+
+    if (status == MP_ERR_NO_MEMORY || status == MP_ERR_NO_SPACE) {
+        snprintf(facts->why_not, sizeof(facts->why_not), "%s", mp_error_last()->text);
+        mp_error_clear();
+        return MP_OK;
+    }
+    if (status != MP_OK)
+        return status;
+    mp_log_set_sink(mp_plan_drop_line, NULL);
+    status = mp_measure_fit(&facts->measured, &facts->model, settings->groups, &facts->machine);
+    mp_log_set_sink(NULL, NULL);
+    if (status != MP_OK)
+        return status;
+    facts->measured_run = true;
+    snprintf(facts->machine.name, sizeof(facts->machine.name), "this machine");
+    facts->disk_gbps = (double)mp_sim_expert_bytes(&facts->model) / facts->machine.load_us / 1e3;
+    if (facts->measured.accuracy > 0)
+        facts->model.accuracy_gate = within(facts->measured.accuracy, 0.05, 1);
+    return MP_OK;
+}
+
+/* The model that is there, and with `machine_too` what this machine does with it. */
+static enum mp_status read_model(const struct mp_args *args, const struct mp_settings *settings,
+                                 bool machine_too, struct mp_plan_facts *facts)
+{
+    struct mp_session session;
+    enum mp_status status = open_plan(args, settings, &session);
 
     if (status != MP_OK)
         return status;
     status = describe(&session, args->model, &facts->model);
     facts->fixed_bytes =
         session.memory.weights_bytes + session.memory.kv_bytes + session.memory.state_bytes;
-    if (status == MP_OK && machine_too)
-        status =
-            mp_doctor_read_disk(mp_checkpoint_files(session.checkpoint), config.clock, &doctor);
-    if (status == MP_OK && doctor.disk_bytes_per_s > 0) {
-        facts->disk_gbps = doctor.disk_bytes_per_s / 1e9;
-        facts->machine.link_gbps = within(facts->disk_gbps, 0.001, 1e5);
-    }
     if (machine_too && session.memory.room_bytes != UINT64_MAX) {
         facts->machine.device_gib =
             within((double)session.memory.room_bytes / (1 << 30), 0.001, 1e6);
         facts->room_known = true;
     }
     mp_session_close(&session);
+    if (status == MP_OK && machine_too)
+        status = measure(args, settings, facts);
+    if (status == MP_OK && machine_too && !facts->measured_run)
+        status = read_disk(args, settings, facts);
     return status;
+}
+
+void mp_plan_drop_line(void *ctx, enum mp_log_level level, const char *line)
+{
+    (void)ctx;
+    (void)level;
+    (void)line;
+}
+
+void mp_plan_facts_fini(struct mp_plan_facts *facts)
+{
+    mp_measured_fini(&facts->measured);
 }
 
 enum mp_status mp_plan_read(const struct mp_args *args, const struct mp_settings *settings,

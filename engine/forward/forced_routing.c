@@ -83,24 +83,21 @@ static enum mp_status take_steps(const struct mp_replay_trace *trace, uint32_t *
     return MP_OK;
 }
 
-enum mp_status mp_forced_routing_load(const char *path, uint32_t layers, uint32_t experts,
-                                      uint32_t top_k, struct mp_forced_routing **from_p)
+enum mp_status mp_forced_routing_make(const struct mp_replay_trace *trace, const char *name,
+                                      uint32_t layers, uint32_t experts, uint32_t top_k,
+                                      struct mp_forced_routing **from_p)
 {
     struct mp_forced_routing *from = calloc(1, sizeof(*from));
     uint32_t *seen = calloc(layers, sizeof(*seen));
-    struct mp_replay_trace trace = { 0 };
     enum mp_status status = from != NULL && seen != NULL
-                                ? mp_replay_trace_read(path, &trace)
+                                ? check_shape(trace, layers, experts, top_k, name)
                                 : mp_fail_no_memory("the routing of a trace", sizeof(*from));
 
-    if (status == MP_OK)
-        status = check_shape(&trace, layers, experts, top_k, path);
     if (status == MP_OK) {
         *from = (struct mp_forced_routing){ .layers = layers, .experts = experts, .top_k = top_k };
-        from->steps = count_steps(&trace, layers, seen);
-        status = take_steps(&trace, seen, from);
+        from->steps = count_steps(trace, layers, seen);
+        status = take_steps(trace, seen, from);
     }
-    mp_replay_trace_fini(&trace);
     free(seen);
     if (status != MP_OK) {
         mp_forced_routing_destroy(from);
@@ -108,6 +105,18 @@ enum mp_status mp_forced_routing_load(const char *path, uint32_t layers, uint32_
     }
     *from_p = from;
     return MP_OK;
+}
+
+enum mp_status mp_forced_routing_load(const char *path, uint32_t layers, uint32_t experts,
+                                      uint32_t top_k, struct mp_forced_routing **from_p)
+{
+    struct mp_replay_trace trace = { 0 };
+    enum mp_status status = mp_replay_trace_read(path, &trace);
+
+    if (status == MP_OK)
+        status = mp_forced_routing_make(&trace, path, layers, experts, top_k, from_p);
+    mp_replay_trace_fini(&trace);
+    return status;
 }
 
 void mp_forced_routing_destroy(struct mp_forced_routing *from)

@@ -23,6 +23,11 @@ struct mp_forced_routing;
 enum mp_status mp_forced_routing_load(const char *path, uint32_t layers, uint32_t experts,
                                       uint32_t top_k,
                                       struct mp_forced_routing **from_p) MP_MUST_CHECK;
+/* The same of a trace in memory, which is copied; `name` stands in errors. */
+struct mp_replay_trace;
+enum mp_status mp_forced_routing_make(const struct mp_replay_trace *trace, const char *name,
+                                      uint32_t layers, uint32_t experts, uint32_t top_k,
+                                      struct mp_forced_routing **from_p) MP_MUST_CHECK;
 void mp_forced_routing_destroy(struct mp_forced_routing *from); /* NULL is allowed */
 
 /* Decode steps of the trace, at least 1. */

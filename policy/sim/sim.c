@@ -392,10 +392,27 @@ static enum mp_status run_synthetic(struct mp_sim_world *w, struct mp_sim_result
     return status;
 }
 
+/* What a text leaves behind when it has been run before. */
+static enum mp_status run_before(struct mp_sim_world *w)
+{
+    enum mp_status status = MP_OK;
+    bool decode = false;
+
+    while (status == MP_OK && mp_sim_load_begin(w->load, 0, &decode)) {
+        w->context++;
+        status = run_step(w);
+    }
+    if (status == MP_OK)
+        mp_pager_pause(w->pager);
+    mp_sim_load_rewind(w->load);
+    w->context = 0;
+    return status;
+}
+
 /* As recorded; the counters are those of the steps of decode. */
 static enum mp_status run_trace(struct mp_sim_world *w, struct mp_sim_result *r)
 {
-    enum mp_status status = MP_OK;
+    enum mp_status status = w->config->again ? run_before(w) : MP_OK;
     bool decode = false;
 
     mp_counters_reset(&r->counters);

@@ -27,6 +27,7 @@ struct mp_sim_config {
     uint32_t batch, prompt, gen;       /* sequences; tokens of each */
     uint32_t warm;          /* decode steps before the prompt, not counted in the result */
     struct mp_share budget; /* auto: what the device's memory leaves */
+    bool again;             /* the trace is run twice, and the second time counts */
     uint64_t seed;
     bool deterministic;
     struct mp_timeline **timeline_p;     /* or NULL; the caller destroys it */

@@ -215,6 +215,11 @@ const struct mp_replay_group *mp_sim_load_group(const struct mp_sim_load *load, 
     return NULL;
 }
 
+void mp_sim_load_rewind(struct mp_sim_load *load)
+{
+    load->step = 0;
+}
+
 bool mp_sim_load_begin(struct mp_sim_load *load, uint32_t tokens, bool *decode_p)
 {
     const struct mp_replay_trace *trace = load->config.trace;

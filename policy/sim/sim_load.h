@@ -43,6 +43,9 @@ void mp_sim_load_destroy(struct mp_sim_load *load);
  * sequence, and *decode_p set by the caller; a trace sets it. False: the trace has ended. */
 bool mp_sim_load_begin(struct mp_sim_load *load, uint32_t tokens, bool *decode_p);
 
+/* The next step of a trace is the first one again. */
+void mp_sim_load_rewind(struct mp_sim_load *load);
+
 /* Tokens of the step in a layer; a trace may have none. */
 uint32_t mp_sim_load_tokens(const struct mp_sim_load *load, uint32_t layer);
 

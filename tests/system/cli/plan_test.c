@@ -71,20 +71,73 @@ static void the_least_budget_reaches_the_target(void)
     json_decref(plan);
 }
 
-/* Of a model that is there, sizes are those of its files, and the disk is measured. */
+/* Of a model that is there, sizes are those of its files; a run of it gives times and routing. */
 static void a_model_gives_its_own_sizes(void)
 {
     json_t *info = cli_json(ARGS("info", "--model", CLI_MODEL, "--json"));
     json_t *plan = cli_json(ARGS("plan", "--model", CLI_MODEL, "--gen-tokens", "4", "--budget",
                                  "100%", "--profile", "lru", "--json"));
-    json_t *row = json_array_get(json_object_get(plan, "rows"), 0);
+    json_t *row = json_array_get(json_object_get(plan, "rows"), 0), *step;
 
     CHECK(
         fabs(number(row, "budget_bytes") / number(json_object_get(info, "model"), "expert_bytes") -
              1) < 0.01);
     CHECK(number(plan, "measured_disk_gbps") > 0);
+    CHECK_STR(json_string_value(json_object_get(plan, "routing")), "measured");
+    CHECK_STR(json_string_value(json_object_get(plan, "machine")), "this machine");
+    step = json_object_get(plan, "measured_step_ms");
+    CHECK(number(step, "none_read") > 0);
+    CHECK(number(step, "one_per_layer") >= number(step, "none_read"));
+    CHECK(number(step, "all_read") >= number(step, "one_per_layer"));
+    /* With all experts resident, a token takes what it took: attention to four tokens costs little.
+     */
+    CHECK(fabs(number(row, "tpot_ms") / number(step, "none_read") - 1) < 0.2);
+    json_decref(plan);
+    plan = cli_json(ARGS("plan", "--model", CLI_MODEL, "--gen-tokens", "4", "--budget", "100%",
+                         "--profile", "lru", "--machine", "host-disk", "--json"));
+    CHECK_STR(json_string_value(json_object_get(plan, "routing")), "synthetic");
+    CHECK(json_object_get(plan, "measured_step_ms") == NULL);
+    CHECK(number(plan, "measured_disk_gbps") == 0);
     json_decref(plan);
     json_decref(info);
+}
+
+/* Policies warn of small budgets; nobody has chosen these. */
+static void simulated_budgets_warn_of_nothing(void)
+{
+    cli_expect(ARGS("plan", "--model", CLI_MODEL, "--gen-tokens", "2", "--budget", "2%,4%"), 0,
+               NULL);
+    cli_expect(ARGS(PLAN, "--budget", "2%,4%"), 0, NULL);
+}
+
+/* Where there is too little memory to run a model, it is planned all the same, and the plan says
+ * so. How much is too little differs between machines. */
+static void what_does_not_run_here_is_planned(void)
+{
+    unsigned planned = 0;
+
+    if (cli_is_sanitized())
+        return; /* needs more address space than any limit leaves */
+    for (size_t mib = 24; mib <= 64 && planned == 0; mib += 4) {
+        const struct cli cli = { .args = { "plan", "--model", CLI_MODEL, "--gen-tokens", "2",
+                                           "--budget", "50%", "--profile", "lru", "--threads", "1",
+                                           "--json" },
+                                 .address_space_bytes = mib << 20 };
+        struct cli_result result;
+        json_t *plan;
+
+        cli_run(&cli, &result);
+        plan = json_loadb(result.out, result.out_bytes, 0, NULL);
+        if (plan != NULL && json_object_get(plan, "not_measured") != NULL) {
+            CHECK_STR(json_string_value(json_object_get(plan, "machine")), "host-disk");
+            CHECK_STR(json_string_value(json_object_get(plan, "routing")), "synthetic");
+            CHECK_EQ(result.exit_code, 0);
+            planned++;
+        }
+        json_decref(plan);
+        cli_free(&result);
+    }
+    CHECK(planned > 0);
 }
 
 static void wrong_arguments_are_explained(void)
@@ -102,6 +155,8 @@ int main(int argc, char **argv)
     RUN(rows_are_simulated_runs);
     RUN(the_least_budget_reaches_the_target);
     RUN(a_model_gives_its_own_sizes);
+    RUN(simulated_budgets_warn_of_nothing);
+    RUN(what_does_not_run_here_is_planned);
     RUN(wrong_arguments_are_explained);
     return 0;
 }

@@ -1,0 +1,62 @@
+#ifndef MP_MEASURE_H
+#define MP_MEASURE_H
+
+#include <signal.h>
+
+#include "engine/session/settings.h"
+#include "policy/replay/replay.h"
+#include "policy/sim/sim_machine.h"
+#include "vmm/base/clock.h"
+
+/*
+ * What a token costs on this machine: a short run of the model itself, on the CPU, and a
+ * description of the machine in which the simulator takes the same times.
+ *
+ * The run has a small budget, and routing that is made up so that every expert a token needs is
+ * resident, or all but one per layer, or none: what computing, one read and many reads at once cost
+ * follows from the three times of a step. Then the model routes as it does, for some tokens: the
+ * trace of that, and how often the next layer's router guesses right.
+ */
+enum mp_pattern {
+    MP_PATTERN_NONE_READ,
+    MP_PATTERN_ONE_READ,
+    MP_PATTERN_ALL_READ,
+    MP_PATTERN_COUNT
+};
+
+struct mp_measured {
+    uint32_t layers, experts, top_k; /* of the model; MoE layers */
+    uint32_t steps;                  /* of each pattern */
+    uint64_t budget_bytes;
+    uint64_t step_ns[MP_PATTERN_COUNT]; /* median time of a decode step */
+    struct mp_replay_trace routing;     /* the model's own: a prompt and the tokens after it */
+    double accuracy; /* of the next layer's router, as struct mp_sim_model has it */
+};
+
+struct mp_measure_config {
+    const struct mp_settings *settings;
+    const char *model;
+    uint32_t prompt, gen; /* tokens of the model's own routing, at most; time limits them, too */
+    struct mp_clock *clock;
+    const volatile sig_atomic_t *cancel;
+};
+
+/* Takes as long as reading the model's other weights, and some seconds. MP_ERR_NO_MEMORY E_RAM if
+ * those do not fit here; other errors as of running the model. */
+enum mp_status mp_measure_run(const struct mp_measure_config *config,
+                              struct mp_measured *measured_p) MP_MUST_CHECK;
+void mp_measured_fini(struct mp_measured *measured); /* safe on a zeroed one */
+
+/* Steps of one token in which the experts of a pattern are chosen; a complete trace. */
+enum mp_status mp_measure_pattern(const struct mp_measured *shape, uint32_t patterns,
+                                  struct mp_replay_trace *trace_p) MP_MUST_CHECK;
+
+/*
+ * Change the times of `machine`, in which the device is the CPU and its link the disk, until the
+ * simulator takes as long for each pattern as was measured.
+ */
+enum mp_status mp_measure_fit(const struct mp_measured *measured, const struct mp_sim_model *model,
+                              const struct mp_opt_group *groups,
+                              struct mp_sim_machine *machine) MP_MUST_CHECK;
+
+#endif
