@@ -75,6 +75,7 @@ static enum mp_status read_lengths(const struct mp_gguf_config *source, const ch
 enum mp_status mp_gguf_config_wide_heads(const struct mp_gguf_config *source,
                                          struct mp_model_config *config)
 {
+    uint32_t turned = 0;
     enum mp_status status = read_layers(source, config);
 
     if (status == MP_OK)
@@ -88,6 +89,12 @@ enum mp_status mp_gguf_config_wide_heads(const struct mp_gguf_config *source,
     if (status == MP_OK)
         status = mp_gguf_config_u32_or(source, "rope.dimension_count_swa", 2, config->head_dim,
                                        config->head_dim, &config->rotary_dim);
+    if (status == MP_OK)
+        status = mp_gguf_config_u32_or(source, "rope.dimension_count", 0, UINT32_MAX,
+                                       config->wide_head_dim, &turned);
+    if (status == MP_OK && turned != config->wide_head_dim)
+        return mp_gguf_config_unsupported(source, "rope.dimension_count",
+                                          "all elements of a wide head");
     if (status != MP_OK)
         return status;
     if (config->heads % config->kv_heads != 0 || config->heads % config->wide_kv_heads != 0 ||

@@ -257,6 +257,7 @@ static void broken_files_are_refused_by_name(void)
           "E_UNSUPPORTED",
           "a list of all layers" },
         { GEMMA, { "gemma4.attention.head_count_kv", U32, 3, NULL }, "E_CONFIG", "heads in" },
+        { GEMMA, { "gemma4.rope.dimension_count", U32, 8, NULL }, "E_UNSUPPORTED", "a wide head" },
         { GEMMA,
           { "gemma4.attention.value_length", U32, 30, NULL },
           "E_UNSUPPORTED",
