@@ -116,4 +116,13 @@ CUDA = [
      "if (!g->warm[tokens] || g->execs[tokens] != NULL", "if (g->execs[tokens] != NULL"),
     ("reads are under way while a graph is recorded", ["cuda_laws_test:graphs"], "device_graph.c",
      "    mp_pager_settle(device->engine->pager);", ""),
+    ("a kernel gets more shared memory than it was allowed", ["gpu_work_test"], "engine/gpu/gpu.c",
+     "if (bytes <= SHARED_BYTES_FREE ||", "if (bytes <= 2 * SHARED_BYTES_FREE ||"),
+    ("host frames are cut by the device's granule", ["cuda_devices_test:granules"],
+     "host_frames.c", "if (host_bytes > device_bytes)",
+     "if (host_bytes > device_bytes && device_bytes == 0)"),
+    ("only the first NUMA node is tried", ["cuda_devices_test:by_driver"], "host_frames.c",
+     "i < count && !config->no_host_handles", "i < 1 && !config->no_host_handles"),
+    ("what a context takes counts as free", ["cuda_devices_test:context"], "backend_cuda.c",
+     "        *free_bytes_p = free_bytes;", "        *free_bytes_p = total_bytes;"),
 ]

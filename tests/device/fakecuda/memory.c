@@ -14,9 +14,15 @@
 
 #define COUNT(table) (sizeof(table) / sizeof((table)[0]))
 
+static size_t granule_of(const struct mp_cu_location *location)
+{
+    return location->type == MP_CU_LOCATION_DEVICE ? fake.granule : fake.host_granule;
+}
+
+/* Of addresses: the smaller one. */
 static bool in_granules(unsigned long long value)
 {
-    return value % fake.granule == 0;
+    return value % (fake.granule < fake.host_granule ? fake.granule : fake.host_granule) == 0;
 }
 
 /* Reasons of cuMemCreate and cuMemGetAllocationGranularity to refuse, or success. */
@@ -64,7 +70,7 @@ FAKE_EXPORT mp_cu_result cuMemGetAllocationGranularity(size_t *bytes,
         option > MP_CU_GRANULARITY_RECOMMENDED)
         result = MP_CU_ERROR_INVALID_VALUE;
     if (result == MP_CU_SUCCESS)
-        *bytes = fake.granule;
+        *bytes = granule_of(&allocation->location);
     return fake_leave(result);
 }
 
@@ -156,8 +162,8 @@ FAKE_EXPORT mp_cu_result cuMemCreate(mp_cu_handle *handle, size_t bytes,
     FAKE_NEED_CONTEXT();
     FAKE_NO_CAPTURE();
     result = check_allocation(allocation);
-    if (result != MP_CU_SUCCESS || handle == NULL || bytes == 0 || !in_granules(bytes) ||
-        flags != 0)
+    if (result != MP_CU_SUCCESS || handle == NULL || bytes == 0 ||
+        bytes % granule_of(&allocation->location) != 0 || flags != 0)
         return fake_leave(result != MP_CU_SUCCESS ? result : MP_CU_ERROR_INVALID_VALUE);
     if (fake.host_numa_breaks && allocation->location.type == MP_CU_LOCATION_HOST_NUMA) {
         signal(SIGSEGV, SIG_DFL);
@@ -247,8 +253,9 @@ FAKE_EXPORT mp_cu_result cuMemMap(mp_cu_ptr address, size_t bytes, size_t offset
     FAKE_NEED_CONTEXT();
     FAKE_NO_CAPTURE();
     memory = find_memory(handle);
-    if (memory == NULL || offset != 0 || flags != 0 || !in_granules(address) ||
-        bytes != memory->bytes || !is_free_range(address, bytes))
+    if (memory == NULL || offset != 0 || flags != 0 ||
+        address % granule_of(&memory->location) != 0 || bytes != memory->bytes ||
+        !is_free_range(address, bytes))
         return fake_leave(MP_CU_ERROR_INVALID_VALUE);
     region.memory = (unsigned)(handle - 1);
     region.physical = memory->physical;

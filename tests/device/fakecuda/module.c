@@ -228,6 +228,20 @@ FAKE_EXPORT mp_cu_result cuModuleGetFunction(mp_cu_function *function, mp_cu_mod
     return fake_leave(MP_CU_SUCCESS);
 }
 
+/* What a block may have by NVIDIA's programming guide (technical specifications per compute
+ * capability). */
+static int shared_bytes_max(void)
+{
+    switch (fake.capability) {
+    case 75: return 64 << 10;
+    case 80: return 163 << 10;
+    case 86:
+    case 89:
+    case 120: return 99 << 10;
+    default: return 227 << 10; /* 90, 100 */
+    }
+}
+
 FAKE_EXPORT mp_cu_result cuFuncSetAttribute(mp_cu_function function, int attribute, int value)
 {
     struct fake_function *f;
@@ -237,13 +251,13 @@ FAKE_EXPORT mp_cu_result cuFuncSetAttribute(mp_cu_function function, int attribu
     f = fake_object(FAKE_FUNCTION, (uintptr_t)function);
     if (f == NULL)
         return fake_leave(MP_CU_ERROR_INVALID_HANDLE);
-    if (attribute != MP_CU_FUNCTION_SHARED_BYTES_MAX || value < 0 || value > 227 * 1024)
+    if (attribute != MP_CU_FUNCTION_SHARED_BYTES_MAX || value < 0 || value > shared_bytes_max())
         return fake_leave(MP_CU_ERROR_INVALID_VALUE);
     f->shared_bytes_max = (unsigned)value;
     return fake_leave(MP_CU_SUCCESS);
 }
 
-/* The limits of compute capability 9.0. */
+/* The limits that all compute capabilities have, and of shared memory. */
 static bool is_grid(const struct mp_simt_dim *g, const struct mp_simt_dim *b, unsigned shared_bytes,
                     const struct fake_function *function)
 {

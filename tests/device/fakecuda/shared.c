@@ -74,10 +74,15 @@ static size_t others(unsigned device)
     return bytes;
 }
 
+static size_t own(unsigned device)
+{
+    return fake.device_bytes[device] + (fake.retained[device] > 0 ? fake.context_bytes : 0);
+}
+
 bool fake_take(unsigned device, size_t bytes)
 {
     const bool is_shared = shared_open();
-    size_t taken = fake.device_bytes[device];
+    size_t taken = own(device);
     bool ok;
 
     if (is_shared) {
@@ -88,7 +93,7 @@ bool fake_take(unsigned device, size_t bytes)
     if (ok)
         fake.device_bytes[device] += bytes;
     if (is_shared) {
-        self->bytes[device] = fake.device_bytes[device];
+        self->bytes[device] = own(device);
         shared_lock(false);
     }
     return ok;
@@ -98,12 +103,12 @@ void fake_give(unsigned device, size_t bytes)
 {
     fake.device_bytes[device] -= bytes;
     if (shared_open())
-        self->bytes[device] = fake.device_bytes[device];
+        self->bytes[device] = own(device);
 }
 
 size_t fake_taken(unsigned device)
 {
-    size_t bytes = fake.device_bytes[device];
+    size_t bytes = own(device);
 
     if (shared_open()) {
         shared_lock(true);

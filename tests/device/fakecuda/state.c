@@ -81,7 +81,10 @@ void fake_configure(void)
     fake.mig = fake_setting("FAKECUDA_MIG", 0) != 0;
     fake_choose_visible(devices < FAKE_DEVICES_MAX ? devices : FAKE_DEVICES_MAX);
     fake.memory_bytes = (size_t)fake_setting("FAKECUDA_MEMORY", 256ull << 20);
+    fake.context_bytes = (size_t)fake_setting("FAKECUDA_CONTEXT", 0);
+    fake.capability = (unsigned)fake_setting("FAKECUDA_CAPABILITY", 90);
     fake.granule = (size_t)fake_setting("FAKECUDA_GRANULE", 2ull << 20);
+    fake.host_granule = (size_t)fake_setting("FAKECUDA_HOST_GRANULE", fake.granule);
     fake.registered_max = (size_t)fake_setting("FAKECUDA_REGISTER", SIZE_MAX);
     fake.host_numa = fake_setting("FAKECUDA_HOST_NUMA", 1) != 0;
     fake.host_numa_breaks = fake_setting("FAKECUDA_HOST_NUMA", 1) == 2;

@@ -88,7 +88,9 @@ struct fake_state {
     unsigned visible[FAKE_DEVICES_MAX]; /* which of the machine's they are */
     bool hidden;                        /* CUDA_VISIBLE_DEVICES says which */
     bool mig;
-    size_t memory_bytes, granule;
+    size_t memory_bytes, context_bytes; /* of a device; what a context takes of it */
+    size_t granule, host_granule;
+    unsigned capability; /* 10 times the compute capability */
     size_t registered_max, registered_bytes;
     bool host_numa, host_numa_breaks;
     int host_node; /* that has memory */

@@ -159,7 +159,7 @@ static void refusals(void)
     CHECK(run(body_barrier, out, 0, 0, 64, 0) != NULL);
     CHECK(run(body_barrier, out, 0, 1, 1025, 0) != NULL);
     CHECK(run(body_barrier, out, 0, 1, 0, 0) != NULL);
-    CHECK(run(body_barrier, out, 0, 1, 32, 49153) != NULL);
+    CHECK(run(body_barrier, out, 0, 1, 32, (227 << 10) + 1) != NULL);
     barrier(); /* and goes on afterwards */
 }
 

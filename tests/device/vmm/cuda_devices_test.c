@@ -121,6 +121,43 @@ static void a_slice_is_a_smaller_device(void)
     check_nothing_lives();
 }
 
+/* ---- what memory is like */
+
+static void frames_suit_both_granules(void)
+{
+    struct mp_backend *backend = open_cuda();
+    struct mp_frame host = make(backend, MP_TIER_HOST, 4 * MIB);
+    struct mp_frame device = make(backend, MP_TIER_DEVICE, 4 * MIB);
+
+    CHECK_EQ(backend->caps.granule_bytes, 4 * MIB);
+    CHECK_EQ((uintptr_t)device.alias % (4 * MIB), 0);
+    CHECK_EQ(fake_api.calls("cuMemHostRegister_v2"), 0); /* it is a handle */
+    backend->ops->frame_destroy(backend, &host);
+    backend->ops->frame_destroy(backend, &device);
+    mp_backend_close(backend);
+    check_nothing_lives();
+}
+
+static void a_context_takes_memory(void)
+{
+    struct mp_backend *backend = open_cuda();
+    struct mp_frame frames[64];
+    uint64_t free_bytes, total_bytes;
+    unsigned made = 0;
+
+    CHECK_EQ(backend->ops->memory_info(backend, MP_TIER_DEVICE, &free_bytes, &total_bytes), MP_OK);
+    CHECK_EQ(free_bytes, 28 * MIB);
+    CHECK_EQ(total_bytes, 128 * MIB);
+    while (made < 64 &&
+           backend->ops->frame_create(backend, MP_TIER_DEVICE, 2 * MIB, &frames[made]) == MP_OK)
+        made++;
+    CHECK_EQ(made, 14);
+    while (made > 0)
+        backend->ops->frame_destroy(backend, &frames[--made]);
+    mp_backend_close(backend);
+    check_nothing_lives();
+}
+
 /* ---- a server between the program and the device */
 
 static void results_of_a_server_are_passed_on(void)
@@ -172,6 +209,10 @@ static void run_variant(const char *variant)
         RUN(a_device_is_found_by_its_uuid);
     } else if (strcmp(variant, "mig") == 0) {
         RUN(a_slice_is_a_smaller_device);
+    } else if (strcmp(variant, "granules") == 0) {
+        RUN(frames_suit_both_granules);
+    } else if (strcmp(variant, "context") == 0) {
+        RUN(a_context_takes_memory);
     } else if (strcmp(variant, "mps") == 0) {
         RUN(results_of_a_server_are_passed_on);
     } else {
@@ -190,6 +231,8 @@ int main(int argc, char **argv)
         { "by_uuid", "CUDA_VISIBLE_DEVICES", "GPU-f1f2f3f4" },
         { "hidden", "CUDA_VISIBLE_DEVICES", "" },
         { "wrong", "CUDA_VISIBLE_DEVICES", "GPU-00000000" },
+        { "granules", "FAKECUDA_HOST_GRANULE", "4194304" },
+        { "context", "FAKECUDA_CONTEXT", "104857600" },
         { "mig", "FAKECUDA_MIG", "1" },
         { "mig", "CUDA_VISIBLE_DEVICES", "MIG-a0a1a2a3-a4a5-a6a7-a8a9-aaabacadaeaf" },
     };

@@ -236,9 +236,9 @@ static enum mp_status cuda_memory_info(struct mp_backend *backend, enum mp_tier_
     return status;
 }
 
-static enum mp_status ask_granule(struct cuda_backend *self, uint64_t *bytes_p)
+enum mp_status mp_cuda_granule(struct cuda_backend *self, enum mp_tier_kind tier, uint64_t *bytes_p)
 {
-    const struct mp_cu_allocation allocation = allocation_of(self, MP_TIER_DEVICE);
+    const struct mp_cu_allocation allocation = allocation_of(self, tier);
     size_t bytes = 0;
     const mp_cu_result result =
         self->cuda->call.granularity(&bytes, &allocation, MP_CU_GRANULARITY_RECOMMENDED);
@@ -262,7 +262,7 @@ static enum mp_status prepare(struct cuda_backend *self, const struct mp_backend
 
     mp_assert(self->life != NULL);
     if (status == MP_OK)
-        status = ask_granule(self, &granule);
+        status = mp_cuda_granule(self, MP_TIER_DEVICE, &granule);
     if (status != MP_OK)
         return status;
     self->super.caps = (struct mp_backend_caps){

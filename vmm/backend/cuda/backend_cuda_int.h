@@ -47,6 +47,10 @@ bool mp_cuda_undone(struct cuda_backend *self, mp_cu_result result, const char *
 
 void mp_cuda_count_lost(struct cuda_backend *self, uint64_t bytes);
 
+/* What sizes of handles of `tier` are multiples of; a power of two of at least 4096. */
+enum mp_status mp_cuda_granule(struct cuda_backend *self, enum mp_tier_kind tier,
+                               uint64_t *bytes_p) MP_MUST_CHECK;
+
 /* A handle of `tier`, mapped and accessible. The frame is filled in only on success. */
 enum mp_status mp_cuda_create_mapped(struct cuda_backend *self, enum mp_tier_kind tier,
                                      uint64_t bytes, struct mp_frame *frame_p) MP_MUST_CHECK;

@@ -157,12 +157,22 @@ bool mp_cuda_host_frame_destroy(struct cuda_backend *self, const struct mp_frame
     return true;
 }
 
+/* Frames of both tiers have one granule: the larger one. */
 static bool try_handle(struct cuda_backend *self)
 {
+    struct mp_backend_caps *caps = &self->super.caps;
+    const uint64_t device_bytes = caps->granule_bytes;
+    uint64_t host_bytes;
     struct mp_frame frame;
 
-    if (mp_cuda_create_mapped(self, MP_TIER_HOST, self->super.caps.granule_bytes, &frame) != MP_OK)
+    if (mp_cuda_granule(self, MP_TIER_HOST, &host_bytes) != MP_OK)
         return false;
+    if (host_bytes > device_bytes)
+        caps->granule_bytes = caps->alias_align_bytes = host_bytes;
+    if (mp_cuda_create_mapped(self, MP_TIER_HOST, caps->granule_bytes, &frame) != MP_OK) {
+        caps->granule_bytes = caps->alias_align_bytes = device_bytes;
+        return false;
+    }
     mp_backend_cuda.frame_destroy(&self->super, &frame);
     return true;
 }

@@ -198,6 +198,37 @@ static void a_graph_keeps_the_laws_of_its_parts(void)
 
 /* ---- the project's kernels */
 
+/* A block may have what its architecture has; 48 KiB always. */
+static void shared_memory_has_an_end(void)
+{
+    static const struct {
+        const char *capability;
+        int bytes;
+    } most[] = { { "75", 64 << 10 }, { "86", 99 << 10 }, { "80", 163 << 10 } };
+    struct mp_cuda_spin p = { 1 };
+    void *parameters[] = { &p };
+    mp_cu_function spin;
+    mp_cu_module module;
+
+    OK(cu.module_load(&module, mp_cuda_image, 0, NULL, NULL));
+    OK(cu.module_function(&spin, module, "mp_spin"));
+    for (size_t i = 0; i < sizeof(most) / sizeof(most[0]); i++) {
+        const int bytes = most[i].bytes;
+
+        if (strcmp(getenv("FAKECUDA_CAPABILITY"), most[i].capability) != 0)
+            continue;
+        CHECK_EQ(cu.launch(spin, 1, 1, 1, 1, 1, 1, (48 << 10) + 1, a, parameters, NULL),
+                 MP_CU_ERROR_INVALID_VALUE);
+        CHECK_EQ(cu.function_set(spin, MP_CU_FUNCTION_SHARED_BYTES_MAX, bytes + 1),
+                 MP_CU_ERROR_INVALID_VALUE);
+        OK(cu.function_set(spin, MP_CU_FUNCTION_SHARED_BYTES_MAX, bytes));
+        OK(cu.launch(spin, 1, 1, 1, 1, 1, 1, (unsigned)bytes, a, parameters, NULL));
+        OK(cu.stream_synchronize(a));
+    }
+    OK(cu.module_unload(module));
+    check_no_violation();
+}
+
 static void the_image_holds_every_kernel(void)
 {
     mp_cu_function functions[MP_CUDA_KERNEL_COUNT];
@@ -349,12 +380,16 @@ int main(int argc, char **argv)
     }
     if (strcmp(variant, "profile") == 0)
         setenv("FAKECUDA_PROFILE", "3090", 1);
+    if (strncmp(variant, "sm_", 3) == 0)
+        setenv("FAKECUDA_CAPABILITY", variant + 3, 1);
     if (strcmp(variant, "no_keys") == 0)
         setenv("FAKECUDA_KEYS", "0", 1);
     find_fake();
     set_up();
     if (strcmp(variant, "profile") == 0) {
         RUN(a_profile_takes_its_time);
+    } else if (strncmp(variant, "sm_", 3) == 0) {
+        RUN(shared_memory_has_an_end);
     } else {
         RUN(branches_are_ordered_by_their_edges);
         RUN(a_graph_is_captured_and_replayed);
