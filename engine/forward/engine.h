@@ -6,6 +6,7 @@
 #include <stdint.h>
 
 #include "engine/model/sidecar/calibration.h"
+#include "engine/model/sidecar/heat_map.h"
 #include "vmm/format/checkpoint.h"
 #include "engine/model/config.h"
 #include "engine/gpu/cublas.h"
@@ -123,6 +124,9 @@ struct mp_engine_config {
      * predictors. Or NULL. Both must outlive the engine. */
     const struct mp_calibration_data *calibration;
     const struct mp_llapor *llapor;
+
+    /* Counts what is chosen, and names the first residents; or NULL. Outlives the engine. */
+    struct mp_heat_map *heat_map;
 
     /* Checked between layers and experts: nonzero ends mp_forward() with MP_ERR_CANCELED. Or NULL.
      */

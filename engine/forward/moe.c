@@ -192,6 +192,8 @@ static void op_routed(void *ctx, uint32_t moe_layer, uint32_t tokens, uint32_t k
     engine->predict.chosen = experts;
     engine->predict.weights = weights;
     mp_lookahead_routed(engine->lookahead, moe_layer, experts);
+    if (engine->config.heat_map != NULL)
+        mp_heat_map_count(engine->config.heat_map, moe_layer, tokens, k, experts);
     if (engine->config.routed != NULL)
         engine->config.routed(engine->config.routed_ctx, moe_layer, tokens, k, experts, weights);
 }

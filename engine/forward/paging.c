@@ -102,7 +102,7 @@ static enum mp_status make_policies(struct mp_engine *engine)
 static enum mp_status make_pager(struct mp_engine *engine)
 {
     const struct mp_engine_config *c = &engine->config;
-    const struct mp_pager_config config = {
+    struct mp_pager_config config = {
         .space = engine->space,
         .shape = engine->shape,
         .policies = &engine->policies,
@@ -112,6 +112,8 @@ static enum mp_status make_pager(struct mp_engine *engine)
         .deterministic = c->deterministic,
     };
 
+    if (c->heat_map != NULL)
+        config.first = mp_heat_map_hottest(c->heat_map, &config.first_count);
     return mp_pager_create(&config, &engine->pager);
 }
 

@@ -4,6 +4,7 @@
 #include "engine/session/session.h"
 
 #include <inttypes.h>
+#include <limits.h>
 #include <string.h>
 
 #include "engine/session/memory_plan.h"
@@ -166,10 +167,12 @@ static enum mp_status load_weights(const struct mp_session_config *config, struc
 }
 
 /* Files that were learned from this very model, where they are wanted and exist. */
-static enum mp_status open_sidecars(const struct mp_run_settings *run, struct mp_session *s)
+static enum mp_status open_sidecars(const struct mp_run_settings *run,
+                                    const struct mp_session_config *config, struct mp_session *s)
 {
     const int model_fd = mp_checkpoint_dir_fd(s->checkpoint);
     enum mp_status status = MP_OK;
+    char heat_path[PATH_MAX];
     struct mp_model_id id;
     const char *path;
     int dir_fd;
@@ -177,6 +180,11 @@ static enum mp_status open_sidecars(const struct mp_run_settings *run, struct mp
     if (mp_sidecar_locate(run->calibration, model_fd, MP_CALIBRATION_NAME, &dir_fd, &path)) {
         mp_model_id_make(&s->model, s->weights, &id);
         status = mp_calibration_load(dir_fd, path, &id, &s->calibration);
+    }
+    if (status == MP_OK &&
+        mp_heat_map_locate(run->heat_map, config->model, heat_path, sizeof(heat_path))) {
+        mp_model_id_make(&s->model, s->weights, &id);
+        status = mp_heat_map_open(heat_path, &id, &s->heat_map);
     }
     if (status == MP_OK &&
         mp_sidecar_locate(run->llapor, model_fd, MP_LLAPOR_NAME, &dir_fd, &path)) {
@@ -261,7 +269,7 @@ static enum mp_status open_model(const struct mp_settings *settings,
         status = load_weights(config, s);
     }
     if (status == MP_OK && !config->plan_only && !config->no_sidecars)
-        status = open_sidecars(&settings->run, s);
+        status = open_sidecars(&settings->run, config, s);
     return status;
 }
 
@@ -276,6 +284,7 @@ static enum mp_status open_engine(const struct mp_settings *settings,
     s->engine_config.option_groups = settings->groups;
     s->engine_config.calibration = s->calibration;
     s->engine_config.llapor = s->llapor;
+    s->engine_config.heat_map = s->heat_map;
     s->engine_config.forced_routing = s->forced_routing;
     if (config->before_engine != NULL)
         status = config->before_engine(config->before_engine_ctx, &s->engine_config);
@@ -368,6 +377,7 @@ void mp_session_close(struct mp_session *session)
     mp_tokenizer_destroy(session->tokenizer);
     mp_calibration_destroy(session->calibration);
     mp_llapor_destroy(session->llapor);
+    mp_heat_map_close(session->heat_map);
     mp_forced_routing_destroy(session->forced_routing);
     mp_weights_destroy(session->weights);
     mp_checkpoint_close(session->checkpoint);

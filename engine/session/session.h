@@ -81,6 +81,7 @@ struct mp_session {
     struct mp_weights *weights;
     struct mp_calibration_data *calibration;  /* NULL: none, or not wanted */
     struct mp_llapor *llapor;                 /* the same */
+    struct mp_heat_map *heat_map;             /* or NULL */
     struct mp_forced_routing *forced_routing; /* or NULL */
     struct mp_tokenizer *tokenizer;
     struct mp_engine_config engine_config;

@@ -106,6 +106,10 @@ static const struct mp_opt run_opts[] = {
                 "Trained predictors for predict policy llapor: auto takes "
                 "moepager-llapor.safetensors beside the model if it is there, none does without, "
                 "else a path."),
+    MP_OPT_TEXT("HEAT_MAP", struct mp_run_settings, heat_map, "none",
+                "Which experts runs used lately: written at the end of a run, and at the start of "
+                "the next the most used are read ahead. auto is moepager-heat.safetensors beside "
+                "the model, none is nowhere, else a path. A file that is wrong costs time only."),
     MP_OPT_ENUM("PROBE", struct mp_run_settings, probe, "auto", probe_names,
                 "What a GPU's policies know of costs at the start: auto is what moepager probe "
                 "measured, or measures it once if they ask for it; cached measures nothing; off is "

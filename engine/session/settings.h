@@ -38,6 +38,7 @@ struct mp_run_settings {
     uint64_t populate;
     char calibration[512]; /* "auto", "none" or a path; see engine/model/sidecar/sidecar.h */
     char llapor[512];      /* the same */
+    char heat_map[512];    /* see engine/model/sidecar/heat_map.h */
     uint64_t probe;        /* enum mp_probe_use */
     char cache_dir[512];   /* "auto", "none" or a path; see engine/probe/probe.h */
     char kernels[32];      /* empty: the fastest */

@@ -55,6 +55,11 @@ struct mp_pager_config {
     /* Prefetches become visible only at mp_pager_begin(), which waits for all of them, and needs
      * are leased in the order given: decisions do not depend on timing. */
     bool deterministic;
+
+    /* Experts by id to read first where the partition names none, the most important first; copied
+     * from, not kept. Ids are distinct; those without a slot are skipped. */
+    const uint32_t *first;
+    uint32_t first_count;
 };
 
 /* Set shape->slots and expert_bytes, of whole experts, from shape->slices and the capacity of the

@@ -5,6 +5,7 @@
  */
 #include <string.h>
 
+#include "policy/hot.h"
 #include "policy/pager/pager_int.h"
 #include "vmm/base/assert.h"
 #include "vmm/base/log.h"
@@ -30,14 +31,31 @@ static void load_expert(struct mp_pager *pager, uint32_t expert, bool within_quo
     }
 }
 
+/* As many of the given ones as there are slots, less those that demands and guesses take. The least
+ * important come first, because what came first leaves first. */
+static void load_given(struct mp_pager *pager)
+{
+    const struct mp_pager_config *c = &pager->config;
+    const uint32_t kept = mp_buffer_slots(&c->shape);
+    const uint32_t most = c->shape.slots > kept ? c->shape.slots - kept : 0;
+
+    for (uint32_t i = c->first_count < most ? c->first_count : most; i-- > 0;) {
+        mp_assert(c->first[i] < pager->experts);
+        if (is_cold(pager, c->first[i]))
+            load_expert(pager, c->first[i], true);
+    }
+}
+
 void mp_pager_load_first(struct mp_pager *pager)
 {
     const struct mp_partition_ops *ops = mp_pager_policies(pager)->partition_ops;
     uint32_t count;
 
     mp_assert(!pager->open);
-    if (ops->first == NULL)
+    if (ops->first == NULL) {
+        load_given(pager);
         return;
+    }
     count = ops->first(mp_pager_policies(pager)->partition, &pager->config.shape, pager->wait_list);
     if (count > pager->config.shape.slots) {
         pager->config.counters->invalid_decisions++;

@@ -258,6 +258,8 @@ static enum mp_status check_inputs(enum mp_command command, const struct list *o
         status = check_input(outputs, "--calibration", settings->run.calibration);
     if (status == MP_OK)
         status = check_input(outputs, "--llapor", settings->run.llapor);
+    if (status == MP_OK)
+        status = check_input(outputs, "--heat-map", settings->run.heat_map);
     if (status == MP_OK && args->model != NULL && command != MP_COMMAND_SIMULATE)
         status = check_model(command, outputs, args->model);
     return status;

@@ -70,6 +70,36 @@ static void budget_threads_and_policies_change_no_text(void)
     free(expected);
 }
 
+/* What a heat map holds is read ahead, so the second run finds more; whatever the file holds, the
+ * text is the same. */
+static void a_heat_map_changes_no_text(void)
+{
+    static const char hostile[] = "\x10\0\0\0\0\0\0\0{\"heat\":[[[[[[[[[";
+    char *expected = text_of(ARGS(RUN_JSON, PROMPT, "--budget", "all"), "text");
+    char path[4200];
+    double hits[2];
+    FILE *file;
+
+    snprintf(path, sizeof(path), "%s", cli_path("heat"));
+    for (int i = 0; i < 2; i++) {
+        json_t *json = cli_json(ARGS(RUN_JSON, PROMPT, "--budget", "75%", "--heat-map", path,
+                                     "--deterministic", "--predict", "none", "--prefetch", "none"));
+
+        CHECK_STR(json_string_value(json_object_get(json, "text")), expected);
+        hits[i] = json_number_value(json_object_get(json, "hit_rate"));
+        json_decref(json);
+    }
+    CHECK(hits[1] > hits[0] + 0.05);
+    file = fopen(path, "w");
+    CHECK(file != NULL);
+    CHECK_EQ(fwrite(hostile, 1, sizeof(hostile), file), sizeof(hostile));
+    CHECK_EQ(fclose(file), 0);
+    cli_expect(ARGS(RUN_JSON, PROMPT, "--budget", "20%", "--heat-map", path), 0,
+               "starts without a heat map");
+    same_text("replaced", ARGS(RUN_JSON, PROMPT, "--budget", "20%", "--heat-map", path), expected);
+    free(expected);
+}
+
 /* Each type of the KV cache has its size and, at every budget, its text. */
 static void a_type_of_the_cache_is_a_size_and_a_text(void)
 {
@@ -261,6 +291,7 @@ int main(int argc, char **argv)
 {
     cli_init(argc, argv);
     RUN(budget_threads_and_policies_change_no_text);
+    RUN(a_heat_map_changes_no_text);
     RUN(a_type_of_the_cache_is_a_size_and_a_text);
     RUN(a_seed_is_a_text_and_another_seed_another);
     RUN(a_stop_text_ends_before_itself);
