@@ -289,7 +289,7 @@ static void a_wait_for_bytes_ends_when_it_is_woken(void)
 {
     struct world_options options = four_slices;
     struct waker waker = { 0 };
-    const struct mp_interrupt interrupt = { waker_ready, &waker };
+    const struct mp_interrupt interrupt = { .ready = waker_ready, .ctx = &waker };
     struct world_gate gate;
     struct mp_ready ready;
     pthread_t thread;

@@ -163,7 +163,7 @@ static bool is_ready(void *ctx)
 static void a_wait_ends_with_whatever_comes_first(void)
 {
     struct alarm alarm = { .at_ns = { COST_NS / 2 }, .count = 1 };
-    const struct mp_interrupt interrupt = { is_ready, &alarm };
+    const struct mp_interrupt interrupt = { .ready = is_ready, .ctx = &alarm };
     const uint32_t unit = 1;
     struct world w;
 
