@@ -35,10 +35,22 @@ static bool ends_as_model(const char *name)
     return dot != NULL && (strcmp(dot, ".gguf") == 0 || strcmp(dot, ".safetensors") == 0);
 }
 
-/* Arguments, and what follows a '=' in them. A name of a file that is not there may be one to be
- * written or fetched. */
+/* Beside a model that is there it may be a file that is to be written or fetched; else it is the
+ * model, and nothing can be paged. */
+static void note_missing(struct mp_check *check, const char *name, int error_number)
+{
+    const bool alone = check->model_count == 0;
+
+    note(check, alone, "%s: %s%s", name, strerror(error_number),
+         alone ? "; no model is there: look at its name" : "");
+}
+
+/* Arguments, and what follows a '=' in them. */
 static void find_models(char **argv, struct mp_check *check)
 {
+    const char *missing = NULL;
+    int error_number = 0;
+
     for (int i = 1; argv[i] != NULL && check->model_count < MP_CHECK_MODELS_MAX; i++) {
         const char *equals = strchr(argv[i], '=');
         const char *name = equals != NULL && access(argv[i], F_OK) != 0 ? equals + 1 : argv[i];
@@ -46,11 +58,14 @@ static void find_models(char **argv, struct mp_check *check)
         if (mp_check_look_at_model(name, &check->models[check->model_count])) {
             check->model_count++;
             check->names_model = true;
-        } else if (ends_as_model(name) && access(name, F_OK) != 0) {
-            note(check, false, "%s: %s", name, strerror(errno));
+        } else if (missing == NULL && ends_as_model(name) && access(name, F_OK) != 0) {
+            error_number = errno;
+            missing = name;
             check->names_model = true;
         }
     }
+    if (missing != NULL)
+        note_missing(check, missing, error_number);
 }
 
 static void notes_of_program(struct mp_check *check)

@@ -162,16 +162,21 @@ static void a_model_is_counted(void)
     json_decref(check);
 }
 
-/* It may be about to be written, so it does not stand in the way. */
+/* Beside one that is there it may be about to be written. */
 static void a_model_that_is_not_there(void)
 {
+    const char *path = cli_path("beside.gguf");
     char option[4400];
     json_t *check;
 
     snprintf(option, sizeof(option), "--model=%s", cli_path("none.gguf"));
     check = cli_json(CHECKED("--", "sh", option));
-    CHECK(has_note(check, "none.gguf: No such file", false));
+    CHECK(!pages(check) && has_note(check, "none.gguf: No such file", true));
     CHECK(!has_note(check, "no argument names a model", false));
+    json_decref(check);
+    write_model(path);
+    check = cli_json(CHECKED("--budget", "50%", "--", "sh", option, "-m", path));
+    CHECK(pages(check) && has_note(check, "none.gguf: No such file", false));
     json_decref(check);
 }
 
