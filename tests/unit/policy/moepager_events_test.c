@@ -1,6 +1,7 @@
 /*
  * libmoepager in a host engine: event loops, several pagers, statistics, layouts that stay.
  */
+#include <fcntl.h>
 #include <poll.h>
 #include <pthread.h>
 #include <stddef.h>
@@ -23,6 +24,7 @@ static void an_event_loop_never_waits_in_a_call(void)
     CHECK_EQ(moepager_event_fd(pager, &polled.fd), MOEPAGER_OK);
     CHECK_EQ(moepager_event_fd(pager, (int *)&same), MOEPAGER_OK);
     CHECK_EQ(same, (unsigned)polled.fd);
+    CHECK(fcntl(polled.fd, F_GETFD) & FD_CLOEXEC);
     CHECK_EQ(poll(&polled, 1, 0), 0);
     CHECK_EQ(moepager_begin(pager, 1, experts, NULL, 4), MOEPAGER_OK);
     for (;;) {
