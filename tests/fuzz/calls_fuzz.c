@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "engine/text/calls/calls.h"
+#include "engine/text/tokenizer.h"
 #include "tests/fuzz/text.h"
 
 static void sort(struct mp_reply *r, const struct mp_calls_style *style, bool thinking,
@@ -35,6 +36,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes)
     style = mp_calls_find_style((const char *)data + 1, (size_t)(line - data) - 1);
     thinking = data[0] >= 128 && style != NULL && style->text[MP_CALLS_THINK] != NULL;
     bytes -= (size_t)(line + 1 - data);
+    if (!mp_is_utf8((const char *)line + 1, bytes))
+        return 0; /* decoded text never is */
     sort(&whole, style, thinking, line + 1, bytes, bytes + 1);
     sort(&cut, style, thinking, line + 1, bytes, 1 + data[0] % 7);
     check_same(&whole.content, &cut.content);

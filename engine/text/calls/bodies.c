@@ -2,7 +2,6 @@
  * Calls from the text between the words that enclose them. Models come close to the form of their
  * template without keeping to each blank of it, so blanks are free here.
  */
-#include <ctype.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -100,8 +99,7 @@ static struct mp_slice take_name(struct mp_slice *body)
 
     (void)mp_slice_skip(body, "");
     name = (struct mp_slice){ body->text, 0 };
-    while (name.bytes < body->bytes && (isalnum((unsigned char)name.text[name.bytes]) ||
-                                        strchr("_-.", name.text[name.bytes]) != NULL))
+    while (name.bytes < body->bytes && mp_calls_is_name(name.text[name.bytes]))
         name.bytes++;
     body->text += name.bytes;
     body->bytes -= name.bytes;
@@ -197,7 +195,8 @@ static bool take_key(struct mp_slice *body, const char *word, struct mp_slice *k
 
     snprintf(first, sizeof(first), "%.*s", second != NULL ? (int)(second - word) : 31, word);
     good = take_until(body, first, key) && (second == NULL || mp_slice_skip(body, second));
-    *key = mp_slice_trim(*key);
+    if (good)
+        *key = mp_slice_trim(*key);
     if (good && second == NULL && word[strlen(word) - 1] == '\n' && body->bytes > 0 &&
         body->text[0] == '\n') {
         body->text++;

@@ -83,7 +83,7 @@ struct mp_reply {
 void mp_reply_begin(struct mp_reply *reply, const struct mp_calls_style *style, const json_t *tools,
                     bool thinking);
 
-/* More text of the answer. MP_ERR_NO_MEMORY only. */
+/* More text of the answer, which is UTF-8 as a whole. MP_ERR_NO_MEMORY only. */
 enum mp_status mp_reply_push(struct mp_reply *reply, const char *text, size_t bytes) MP_MUST_CHECK;
 
 /* There is no more. */

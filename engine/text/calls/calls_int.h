@@ -26,6 +26,11 @@ size_t mp_calls_find(const char *text, size_t bytes, size_t from, const char *wo
 /* Bytes at the end of the text that may be the beginning of the word. */
 size_t mp_calls_held_back(const char *text, size_t bytes, const char *word);
 
+bool mp_calls_is_blank(char c);
+
+/* A letter, a digit, _, - or . */
+bool mp_calls_is_name(char c);
+
 struct mp_slice mp_slice_trim(struct mp_slice slice);
 
 /* Take `word` away from the front, behind blanks; false: it is not there. */

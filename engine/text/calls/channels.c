@@ -2,7 +2,6 @@
  * Answers in channels: a row of messages, each of a head and a body. The head's channel says what
  * the body is, and `to=functions.NAME` that it is a call.
  */
-#include <ctype.h>
 #include <string.h>
 
 #include "engine/text/calls/calls_int.h"
@@ -36,9 +35,7 @@ static struct mp_slice called(const struct mp_calls_buffer *rest, size_t head)
     if (at == head)
         return name;
     name.text += at + sizeof(word) - 1;
-    while (name.text + name.bytes < rest->data + head &&
-           (isalnum((unsigned char)name.text[name.bytes]) ||
-            strchr("_-.", name.text[name.bytes]) != NULL))
+    while (name.text + name.bytes < rest->data + head && mp_calls_is_name(name.text[name.bytes]))
         name.bytes++;
     return name;
 }

@@ -68,14 +68,18 @@ static size_t blanks_before(const struct mp_calls_buffer *rest, size_t end)
 {
     size_t at = end;
 
-    while (at > 0 && strchr(" \t\r\n", rest->data[at - 1]) != NULL)
+    while (at > 0 && mp_calls_is_blank(rest->data[at - 1]))
         at--;
     return end - at;
 }
 
 static size_t leading_blanks(const struct mp_calls_buffer *rest)
 {
-    return rest->bytes > 0 ? strspn(rest->data, " \t\r\n") : 0;
+    size_t at = 0;
+
+    while (at < rest->bytes && mp_calls_is_blank(rest->data[at]))
+        at++;
+    return at;
 }
 
 /*

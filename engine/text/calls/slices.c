@@ -2,22 +2,28 @@
  * JSON as a model wrote it: parts of it are handed on as they are, numbers to the digit.
  */
 
+#include <ctype.h>
 #include <string.h>
 
 #include "engine/text/calls/calls_int.h"
 
-static bool is_blank(char c)
+bool mp_calls_is_blank(char c)
 {
     return c == ' ' || c == '\t' || c == '\n' || c == '\r';
 }
 
+bool mp_calls_is_name(char c)
+{
+    return isalnum((unsigned char)c) || c == '_' || c == '-' || c == '.';
+}
+
 struct mp_slice mp_slice_trim(struct mp_slice slice)
 {
-    while (slice.bytes > 0 && is_blank(slice.text[0])) {
+    while (slice.bytes > 0 && mp_calls_is_blank(slice.text[0])) {
         slice.text++;
         slice.bytes--;
     }
-    while (slice.bytes > 0 && is_blank(slice.text[slice.bytes - 1]))
+    while (slice.bytes > 0 && mp_calls_is_blank(slice.text[slice.bytes - 1]))
         slice.bytes--;
     return slice;
 }
@@ -27,7 +33,7 @@ bool mp_slice_skip(struct mp_slice *slice, const char *word)
     const struct mp_slice wanted = mp_slice_trim((struct mp_slice){ word, strlen(word) });
     size_t at = 0;
 
-    while (at < slice->bytes && is_blank(slice->text[at]))
+    while (at < slice->bytes && mp_calls_is_blank(slice->text[at]))
         at++;
     if (slice->bytes - at < wanted.bytes ||
         memcmp(slice->text + at, wanted.text, wanted.bytes) != 0)
@@ -104,7 +110,7 @@ bool mp_slice_member(struct mp_slice object, const char *key, struct mp_slice *v
             end - at == strlen(key) + 2 && memcmp(object.text + at + 1, key, strlen(key)) == 0;
         size_t from = skip_to(object, end, ':');
 
-        while (from < object.bytes && is_blank(object.text[from]))
+        while (from < object.bytes && mp_calls_is_blank(object.text[from]))
             from++;
         at = value_end(object, from);
         if (found) {

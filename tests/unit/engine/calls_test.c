@@ -64,6 +64,8 @@ static const struct {
       "<arg_value>7</arg_value>\n<arg_key>days</arg_key><arg_value>2</arg_value>\n</tool_call>\n"
       "<tool_call>now</tool_call>",
       "Cologne.", "I look.", "get_weather({\"city\": \"7\", \"days\": 2})now({})", false },
+    { "<tool_call> <arg_key>", "<tool_call>now\n<arg_key>no end</tool_call>", "",
+      "<tool_call>now\n<arg_key>no end</tool_call>", "", false },
     /* DeepSeek V3, R1; V3.1 */
     { DS("calls" LINE "begin") " ```json",
       "Hm.</think>I call." DS("calls" LINE "begin")
