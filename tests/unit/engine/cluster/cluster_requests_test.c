@@ -2,7 +2,9 @@
 #include "engine/cli/requests.h"
 
 #include <string.h>
+#include <unistd.h>
 
+#include "engine/cli/simulate_cluster.h"
 #include "tests/support/fault/wrap.h"
 #include "tests/support/test.h"
 #include "vmm/base/compiler.h"
@@ -77,10 +79,37 @@ static void memory_is_short(void)
     mp_requests_free(&r);
 }
 
+/* `simulate --cluster --requests`: each allocation fails once, then it prints its row. */
+static void a_simulation_with_requests(void)
+{
+    char path[] = "/tmp/mp-requests-XXXXXX", changes[] = "requests=1";
+    const struct mp_args args = { .cluster = "tools/machines/bigbench.cluster",
+                                  .requests = path,
+                                  .places = "uniform",
+                                  .changes = changes };
+    static const char text[] = "0 0.5 1 7\n1 0.5 1 7\n2 0.5 1 7\n";
+    const struct mp_settings settings = { 0 };
+    const int file = mkstemp(path);
+    enum mp_status status = MP_ERR_NO_MEMORY;
+    uint64_t n = 0;
+
+    CHECK(file >= 0 && write(file, text, sizeof(text) - 1) == sizeof(text) - 1);
+    for (bool failed = true; failed; n++) {
+        fault_nth(FAULT_ALLOCATIONS, n);
+        status = mp_simulate_cluster(&args, &settings);
+        failed = fault_end() > 0;
+        CHECK(failed ? status != MP_OK : status == MP_OK);
+    }
+    CHECK(n > 5);
+    close(file);
+    unlink(path);
+}
+
 int main(void)
 {
     RUN(right_ones);
     RUN(wrong_ones);
     RUN(memory_is_short);
+    RUN(a_simulation_with_requests);
     return 0;
 }
