@@ -1,6 +1,7 @@
 /*
  * The probe's steps for work: launches, graphs, and one expert on each executor.
  */
+#include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -71,10 +72,26 @@ enum mp_status mp_bench_graph(struct mp_bench *bench)
     return status;
 }
 
-/* What one expert needs besides its weights, in device memory. */
+/*
+ * A step queues many launches ahead, so what the host adds to one does not count: the device's own
+ * clock measures BATCH experts one after another, which are queued while it still waits.
+ */
+#define BATCH 8
+#define BATCHES 3
+#define AHEAD_NS 100000 /* that the device waits */
+#define ROWS 8
+
+/* The list of one expert, in pinned memory and in device memory. */
+struct list {
+    struct mp_cuda_expert expert;
+    uint32_t row[ROWS];
+};
+
+/* What experts need besides their weights, in device memory. */
 struct work {
-    struct mp_cuda_expert *host; /* pinned: work list, then rows */
+    struct list *host; /* BATCH */
     mp_cu_ptr list, x, act, rank;
+    mp_cu_event begin, end;
 };
 
 static void free_work(struct mp_bench *bench, struct work *work)
@@ -84,10 +101,9 @@ static void free_work(struct mp_bench *bench, struct work *work)
     mp_gpu_free(bench->gpu, work->x);
     mp_gpu_free(bench->gpu, work->act);
     mp_gpu_free(bench->gpu, work->rank);
+    mp_gpu_event_close(bench->gpu, work->begin);
+    mp_gpu_event_close(bench->gpu, work->end);
 }
-
-#define ROWS 8
-#define LIST_BYTES (sizeof(struct mp_cuda_expert) + ROWS * sizeof(uint32_t))
 
 static enum mp_status make_work(struct mp_bench *bench, struct work *work)
 {
@@ -96,26 +112,29 @@ static enum mp_status make_work(struct mp_bench *bench, struct work *work)
     enum mp_status status;
 
     memset(work, 0, sizeof(*work));
-    status = mp_gpu_alloc_host(gpu, LIST_BYTES, "the probe", (void **)&work->host);
+    status = mp_gpu_alloc_host(gpu, BATCH * sizeof(struct list), "the probe", (void **)&work->host);
     if (status == MP_OK)
-        status = mp_gpu_alloc(gpu, LIST_BYTES, "the probe", &work->list);
+        status = mp_gpu_alloc(gpu, BATCH * sizeof(struct list), "the probe", &work->list);
     if (status == MP_OK)
         status = mp_gpu_alloc(gpu, ROWS * hidden * 4, "the probe", &work->x);
     if (status == MP_OK)
         status = mp_gpu_alloc(gpu, ROWS * channels * 4, "the probe", &work->act);
     if (status == MP_OK)
         status = mp_gpu_alloc(gpu, ROWS * hidden * 4, "the probe", &work->rank);
+    if (status == MP_OK)
+        status = mp_gpu_event_open(gpu, true, &work->begin);
+    if (status == MP_OK)
+        status = mp_gpu_event_open(gpu, true, &work->end);
     return status;
 }
 
-/* us of one expert whose weights stand at `weights`, on `tokens` tokens. */
-static enum mp_status expert_once(struct mp_bench *bench, struct work *work, mp_cu_ptr weights,
-                                  uint32_t tokens, double *us_p)
+/* Queue an expert whose list stands at `list`. */
+static enum mp_status queue_expert(struct mp_bench *bench, const struct work *work, mp_cu_ptr list,
+                                   uint32_t tokens)
 {
-    const uint64_t matrix = 2ull * bench->shape.hidden * bench->shape.channels;
     const struct mp_cuda_experts params = {
-        .work = work->list,
-        .row = work->list + sizeof(struct mp_cuda_expert),
+        .work = list,
+        .row = list + offsetof(struct list, row),
         .x = work->x,
         .act = work->act,
         .rank = work->rank,
@@ -127,34 +146,65 @@ static enum mp_status expert_once(struct mp_bench *bench, struct work *work, mp_
         .x_stride = bench->shape.hidden,
         .rows_max = tokens,
     };
-    uint32_t *row = (uint32_t *)(work->host + 1);
-    mp_cu_stream stream = bench->stream[0];
-    enum mp_status status;
-    double start_us;
+    const mp_cu_stream stream = bench->stream[0];
+    enum mp_status status =
+        mp_gpu_launch(bench->gpu, stream, mp_cuda_experts_up(MP_WTYPE_BF16, tokens), &params);
 
-    *work->host = (struct mp_cuda_expert){
-        .gate = weights,
-        .up = weights + matrix,
-        .down = weights + 2 * matrix,
-        .count = tokens,
-        .channels = bench->shape.channels,
-    };
-    for (uint32_t i = 0; i < ROWS; i++)
-        row[i] = i;
-    status = mp_gpu_upload(bench->gpu, stream, work->list, work->host, LIST_BYTES);
-    if (status == MP_OK)
-        status = mp_gpu_finish(bench->gpu, stream);
-    start_us = mp_bench_now_us(bench);
-    if (status == MP_OK)
-        status =
-            mp_gpu_launch(bench->gpu, stream, mp_cuda_experts_up(MP_WTYPE_BF16, tokens), &params);
     if (status == MP_OK)
         status =
             mp_gpu_launch(bench->gpu, stream, mp_cuda_experts_down(MP_WTYPE_BF16, tokens), &params);
-    if (status == MP_OK)
-        status = mp_gpu_finish(bench->gpu, stream);
-    *us_p = mp_bench_now_us(bench) - start_us;
     return status;
+}
+
+/* us of an expert, of BATCH whose lists are on the device. */
+static enum mp_status time_batch(struct mp_bench *bench, const struct work *work, uint32_t tokens,
+                                 double *us_p)
+{
+    const struct mp_cuda_spin ahead = { .ns = AHEAD_NS };
+    const mp_cu_stream stream = bench->stream[0];
+    float ms = 0;
+    enum mp_status status = mp_gpu_launch(bench->gpu, stream, MP_CUDA_KERNEL_spin, &ahead);
+
+    if (status == MP_OK)
+        status = mp_gpu_record(bench->gpu, work->begin, stream);
+    for (unsigned i = 0; i < BATCH && status == MP_OK; i++)
+        status = queue_expert(bench, work, work->list + i * sizeof(struct list), tokens);
+    if (status == MP_OK)
+        status = mp_gpu_record(bench->gpu, work->end, stream);
+    if (status == MP_OK)
+        status = mp_gpu_wait(bench->gpu, work->end);
+    if (status == MP_OK)
+        status = mp_gpu_elapsed(bench->gpu, work->begin, work->end, &ms);
+    *us_p = (double)ms * 1000 / BATCH;
+    return status;
+}
+
+/* The next BATCH experts of the `places` at `weights`, on `tokens` tokens each. */
+static enum mp_status experts_once(struct mp_bench *bench, const struct work *work,
+                                   mp_cu_ptr weights, uint64_t places, uint64_t *at,
+                                   uint32_t tokens, double *us_p)
+{
+    const uint64_t matrix = 2ull * bench->shape.hidden * bench->shape.channels;
+    enum mp_status status;
+
+    for (unsigned i = 0; i < BATCH; i++) {
+        const mp_cu_ptr here = weights + (*at)++ % places * 3 * matrix;
+
+        work->host[i].expert = (struct mp_cuda_expert){
+            .gate = here,
+            .up = here + matrix,
+            .down = here + 2 * matrix,
+            .count = tokens,
+            .channels = bench->shape.channels,
+        };
+        for (uint32_t r = 0; r < ROWS; r++)
+            work->host[i].row[r] = r;
+    }
+    status = mp_gpu_upload(bench->gpu, bench->stream[0], work->list, work->host,
+                           BATCH * sizeof(struct list));
+    if (status == MP_OK)
+        status = mp_gpu_finish(bench->gpu, bench->stream[0]);
+    return status == MP_OK ? time_batch(bench, work, tokens, us_p) : status;
 }
 
 /* Walks over the frame, so that caches do not hold what comes next. */
@@ -163,7 +213,7 @@ static enum mp_status experts_in(struct mp_bench *bench, const struct mp_frame *
 {
     const uint64_t bytes = 6ull * bench->shape.hidden * bench->shape.channels;
     const uint64_t places = frame->bytes / bytes;
-    double us[MP_PROBE_RUNS];
+    double us[BATCHES];
     struct work work;
     uint64_t at = 0;
     enum mp_status status;
@@ -174,12 +224,11 @@ static enum mp_status experts_in(struct mp_bench *bench, const struct mp_frame *
                        (unsigned long long)bytes);
     status = make_work(bench, &work);
     for (uint32_t t = 0; t < 2 && status == MP_OK; t++) {
-        for (unsigned r = 0; r < MP_PROBE_RUNS && status == MP_OK; r++)
-            status = expert_once(bench, &work,
-                                 (mp_cu_ptr)(uintptr_t)frame->alias + at++ % places * bytes,
-                                 t == 0 ? 1 : ROWS, &us[r]);
+        for (unsigned r = 0; r < BATCHES && status == MP_OK; r++)
+            status = experts_once(bench, &work, (uintptr_t)frame->alias, places, &at,
+                                  t == 0 ? 1 : ROWS, &us[r]);
         if (status == MP_OK)
-            mp_bench_put(bench, one + t, mp_bench_median(us, MP_PROBE_RUNS));
+            mp_bench_put(bench, one + t, mp_bench_median(us, BATCHES));
     }
     if (status != MP_OK)
         mp_bench_settle(bench);

@@ -338,6 +338,20 @@ static void keep_line(void *ctx, enum mp_log_level level, const char *line)
     mp_test_expected_errors += level == MP_LOG_ERROR;
 }
 
+/* Experts are timed by the device's clock, eight at a time: three times each for 1 and 8 tokens, in
+ * device memory and in place. */
+static void experts_are_timed_in_batches(void)
+{
+    static const char skip[] = "copies,launches,graph,cpu,maps-busy,reads";
+    static char said[4096];
+
+    find_fake();
+    fake_api.reset();
+    CHECK(measure(skip, said) && strstr(said, "failed") == NULL);
+    CHECK_EQ(fake_api.calls("cuEventElapsedTime"), 2 * 2 * 3);
+    CHECK(fake_api.calls("cuLaunchKernel") >= 2 * 2 * 3 * (2 * 8 + 1));
+}
+
 /* Every place that the memory's steps call the driver from fails once. Most are reported, but for
  * calls that give back and those with another way. Nothing is freed under work, and the next run
  * measures all again. */
@@ -396,6 +410,7 @@ int main(int argc, char **argv)
         the_trial_alone(argv[2], MP_HOST_NUMA_BREAKS);
     } else if (!strcmp(argv[1], "places")) {
         RUN(every_place_of_the_memory_steps_fails);
+        RUN(experts_are_timed_in_batches);
     } else {
         RUN(a_crash_costs_one_step);
         RUN(the_middle_of_several_counts);
