@@ -59,6 +59,19 @@ with tempfile.TemporaryDirectory() as folder:
     assert len(talk) == 7
 
 
+try:
+    libedit = ctypes.CDLL("libedit.so.2")
+except OSError:
+    libedit = None
+
+
+def wait_until_raw(fd, end):
+    """Until libedit reads: what is typed before goes through the terminal's own line."""
+    while termios.tcgetattr(fd)[3] & termios.ICANON:
+        assert time.monotonic() < end, "libedit does not read"
+        time.sleep(0.01)
+
+
 def on_a_terminal(typed, **environment):
     """What a terminal of 12 rows gets; `typed` are texts and what they must lead to."""
     pid, fd = pty.fork()
@@ -66,14 +79,18 @@ def on_a_terminal(typed, **environment):
         os.environ.update({"TERM": "xterm", **environment})
         os.execv(MOEPAGER, ["moepager", "chat", *MODEL, "--max-tokens", "12"])
     fcntl.ioctl(fd, termios.TIOCSWINSZ, struct.pack("HHHH", 12, 90, 0, 0))
-    out, end = b"", time.monotonic() + 120
+    out, at, end = b"", 0, time.monotonic() + 120
     for text, wanted in [("", "> "), *typed]:
-        at = len(out)
+        if text and libedit:
+            wait_until_raw(fd, end)
         os.write(fd, text.encode())
         while wanted.encode() not in out[at:]:
             assert time.monotonic() < end, (text, wanted, out)
             if select.select([fd], [], [], 1)[0]:
                 out += os.read(fd, 65536)
+        at = out.index(wanted.encode(), at) + len(wanted)
+    if libedit:
+        wait_until_raw(fd, end)
     while True:  # typed between two lines, Ctrl-D may be lost
         os.write(fd, b"\x04")
         assert time.monotonic() < end, out
@@ -88,13 +105,13 @@ def on_a_terminal(typed, **environment):
 
 
 # Lines are edited and called back, Ctrl-C forgets one, a line at the bottom says how fast it goes and is gone at the end.
-try:
-    ctypes.CDLL("libedit.so.2")
-    edits = [("\x1b[A", "hi"), ("\x7f\x7fhello\r", "tokens/s"), ("", "\x1b[r")]
-except OSError:
-    edits = []
-shown = on_a_terminal([("hi\r", "\x1b[1;11r"), ("", "tokens/s"), ("", "\x1b[r"), *edits, ("nonsense\x03", "> "),
-                       ("/stats\r", f"messages {4 if edits else 2}, "), ("\r", "> ")])
+edits = []
+if libedit:
+    edits = [("\x1b[A", "hi"), ("\x7f\x7fhello\r", "tokens/s"), ("", "\x1b[r"), ("", "> ")]
+shown = on_a_terminal([("hi\r", "\x1b[1;11r"), ("", "tokens/s"), ("", "\x1b[r"), ("", "> "), *edits,
+                       ("nonsense\x03", "> "),
+                       ("/stats\r", "MiB\r\n> ")])
+assert f"messages {4 if edits else 2}, " in shown, shown
 assert shown.count("\x1b[12;1H\x1b[2K\x1b8") >= 1, shown
 dumb = on_a_terminal([("hi\r", "\r\n> ")], TERM="dumb")
 assert "\x1b[1;11r" not in dumb and "tokens/s" not in dumb, dumb

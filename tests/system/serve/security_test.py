@@ -70,6 +70,8 @@ def check_answer_time(server):
     body = {**LONG, "n": 16}
     refused(server, 503, "E_SERVER_TIME", body)
     assert 0.9 < time.monotonic() - start < 30
+    server.wait_for("answers_running", 0)
+    server.wait_for("answers_waiting", 0)
     status, text = server.ask("POST", "/v1/completions", {**body, "stream": True})
     assert status == 200 and "[DONE]" not in text
     assert json.loads(text.strip().split("\n\n")[-1][len("data: "):])["error"][

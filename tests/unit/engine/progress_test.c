@@ -3,6 +3,7 @@
 #include "engine/session/progress.h"
 
 #include <fcntl.h>
+#include <poll.h>
 #include <unistd.h>
 
 #include "tests/support/test.h"
@@ -17,23 +18,40 @@ static uint64_t read_now(struct mp_clock *clock)
     return now_ns;
 }
 
-/* Does the call draw? The other end of the terminal then has something. */
-static bool draws(int master, struct mp_progress_bar *bar, uint64_t ns)
+/*
+ * All that has been written to the terminal since the last call. It comes to the other end in its
+ * own time, so a last byte that nobody else writes tells that nothing is on its way.
+ */
+static const char *read_shown(int master)
 {
-    char shown[256];
+    static char shown[256];
+    size_t bytes = 0;
 
-    now_ns = ns;
-    mp_progress_bar_show(bar, 1, 2);
-    return read(master, shown, sizeof(shown)) > 0;
+    CHECK_EQ(write(STDERR_FILENO, "\001", 1), 1);
+    while (bytes == 0 || shown[bytes - 1] != '\001') {
+        struct pollfd end = { .fd = master, .events = POLLIN };
+        ssize_t more;
+
+        CHECK_EQ(poll(&end, 1, 10000), 1);
+        more = read(master, shown + bytes, sizeof(shown) - bytes);
+        CHECK(more > 0);
+        bytes += (size_t)more;
+    }
+    shown[bytes - 1] = '\0';
+    return shown;
 }
 
-/* All that has been written to the terminal since. */
+static bool draws(int master, struct mp_progress_bar *bar, uint64_t ns)
+{
+    now_ns = ns;
+    mp_progress_bar_show(bar, 1, 2);
+    return *read_shown(master) != '\0';
+}
+
 static void check_shown(int master, const char *want)
 {
-    char shown[256];
-    const ssize_t bytes = read(master, shown, sizeof(shown) - 1);
+    const char *shown = read_shown(master);
 
-    shown[bytes > 0 ? bytes : 0] = '\0';
     if (strcmp(shown, want) != 0) {
         printf("shown '%s', expected '%s'\n", shown, want);
         exit(1);
