@@ -29,8 +29,8 @@ static const char *path_of(int arch)
     static char path[4200];
     uint64_t hash = UINT64_C(0xcbf29ce484222325); /* as tools/make_cubins */
 
-    for (size_t i = 0; i < strlen(mp_cuda_image); i++)
-        hash = (hash ^ (unsigned char)mp_cuda_image[i]) * UINT64_C(0x100000001b3);
+    for (const char *c = mp_cuda_image; *c != '\0'; c++)
+        hash = (hash ^ (unsigned char)*c) * UINT64_C(0x100000001b3);
     snprintf(path, sizeof(path), "%s/kernels-%016llx-sm_%d.cubin", test_tmpdir(),
              (unsigned long long)hash, arch);
     return path;
