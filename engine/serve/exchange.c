@@ -8,6 +8,7 @@
 #include "engine/serve/server_int.h"
 #include "vmm/base/clock.h"
 #include "vmm/base/error.h"
+#include "vmm/base/text.h"
 
 /* A stream whose reader is this far behind is given up. */
 #define UNREAD_BYTES_MAX (1u << 20)
@@ -66,15 +67,8 @@ static bool append_locked(struct mp_exchange *exchange, const char *text, size_t
     }
     if (exchange->request.stream && exchange->out_bytes > UNREAD_BYTES_MAX)
         return false;
-    if (exchange->out_capacity - exchange->out_bytes < bytes) {
-        const size_t capacity = 2 * (exchange->out_bytes + bytes) + 512;
-        char *grown = realloc(exchange->out, capacity);
-
-        if (grown == NULL)
-            return false;
-        exchange->out = grown;
-        exchange->out_capacity = capacity;
-    }
+    if (!mp_text_reserve(&exchange->out, &exchange->out_capacity, exchange->out_bytes + bytes))
+        return false;
     memcpy(exchange->out + exchange->out_bytes, text, bytes);
     exchange->out_bytes += bytes;
     return true;

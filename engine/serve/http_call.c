@@ -8,6 +8,7 @@
 #include "engine/serve/page.h"
 #include "vmm/base/compiler.h"
 #include "vmm/base/error.h"
+#include "vmm/base/text.h"
 
 #define STREAM_BLOCK_BYTES 16384
 
@@ -221,16 +222,9 @@ static void take_body(struct mp_http_call *call, const char *text, size_t bytes)
         call->too_large = true;
         return;
     }
-    if (call->capacity - call->bytes < bytes) {
-        const size_t capacity = 2 * (call->bytes + bytes);
-        char *grown = realloc(call->body, capacity);
-
-        if (grown == NULL) {
-            call->no_memory = true;
-            return;
-        }
-        call->body = grown;
-        call->capacity = capacity;
+    if (!mp_text_reserve(&call->body, &call->capacity, call->bytes + bytes)) {
+        call->no_memory = true;
+        return;
     }
     memcpy(call->body + call->bytes, text, bytes);
     call->bytes += bytes;

@@ -8,6 +8,7 @@
 
 #include "vmm/base/checked.h"
 #include "vmm/base/error.h"
+#include "vmm/base/text.h"
 
 const char *mp_finish_name(enum mp_finish finish)
 {
@@ -37,15 +38,8 @@ static enum mp_status append_text(struct mp_answer *answer, const char *text, si
 
     if (!mp_add_u64(out->text_bytes, bytes, &need) || need >= SIZE_MAX / 4)
         return mp_fail(MP_ERR_OVERFLOW, "E_TEXT", "the text is too long");
-    if (out->text == NULL || need + 1 > answer->capacity) {
-        const size_t capacity = 2 * (size_t)need + 64;
-        char *grown = realloc(out->text, capacity);
-
-        if (grown == NULL)
-            return mp_fail_no_memory("the text", capacity);
-        out->text = grown;
-        answer->capacity = capacity;
-    }
+    if (!mp_text_reserve(&out->text, &answer->capacity, (size_t)need))
+        return mp_fail_no_memory("the text", need);
     memcpy(out->text + out->text_bytes, text, bytes);
     out->text_bytes = (size_t)need;
     out->text[need] = '\0';

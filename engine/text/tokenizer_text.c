@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "vmm/base/checked.h"
+#include "vmm/base/text.h"
 
 enum mp_status mp_tok_buf_append(struct mp_tok_buf *buf, const void *data, size_t bytes)
 {
@@ -19,15 +20,8 @@ enum mp_status mp_tok_buf_append(struct mp_tok_buf *buf, const void *data, size_
                        "the replacements of the tokenizer make a text longer than %zu bytes, which "
                        "no known model does",
                        buf->limit);
-    if (need > buf->capacity || buf->data == NULL) {
-        const size_t capacity = need < 64 ? 128 : (size_t)need + (size_t)need / 2;
-        char *grown = realloc(buf->data, capacity);
-
-        if (grown == NULL)
-            return mp_fail_no_memory("text", capacity);
-        buf->data = grown;
-        buf->capacity = capacity;
-    }
+    if (!mp_text_reserve(&buf->data, &buf->capacity, (size_t)need))
+        return mp_fail_no_memory("text", need);
     if (bytes > 0)
         memcpy(buf->data + buf->bytes, data, bytes);
     buf->bytes = (size_t)need;

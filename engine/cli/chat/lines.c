@@ -11,6 +11,8 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "vmm/base/text.h"
+
 #define LIBRARY "libedit.so.2"
 #define HISTORY_LINES 1000
 #define QUOTES "\"\"\""
@@ -130,15 +132,8 @@ static const char *read_line(struct mp_lines *lines, ssize_t *bytes_p)
 
 static bool append(struct mp_lines *lines, const char *text, size_t bytes)
 {
-    if (lines->capacity - lines->bytes <= bytes) {
-        const size_t capacity = 2 * (lines->bytes + bytes) + 256;
-        char *grown = realloc(lines->text, capacity);
-
-        if (grown == NULL)
-            return false;
-        lines->text = grown;
-        lines->capacity = capacity;
-    }
+    if (!mp_text_reserve(&lines->text, &lines->capacity, lines->bytes + bytes))
+        return false;
     memcpy(lines->text + lines->bytes, text, bytes);
     lines->bytes += bytes;
     lines->text[lines->bytes] = '\0';

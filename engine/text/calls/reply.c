@@ -6,20 +6,14 @@
 #include <string.h>
 
 #include "engine/text/calls/calls_int.h"
+#include "vmm/base/text.h"
 
 /* ---- texts */
 
 enum mp_status mp_calls_append(struct mp_calls_buffer *buffer, const char *text, size_t bytes)
 {
-    if (buffer->capacity - buffer->bytes <= bytes) {
-        const size_t capacity = 2 * (buffer->bytes + bytes) + 64;
-        char *grown = realloc(buffer->data, capacity);
-
-        if (grown == NULL)
-            return mp_fail_no_memory("a reply", capacity);
-        buffer->data = grown;
-        buffer->capacity = capacity;
-    }
+    if (!mp_text_reserve(&buffer->data, &buffer->capacity, buffer->bytes + bytes))
+        return mp_fail_no_memory("a reply", buffer->bytes + bytes);
     memcpy(buffer->data + buffer->bytes, text, bytes);
     buffer->bytes += bytes;
     buffer->data[buffer->bytes] = '\0';
