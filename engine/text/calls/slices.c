@@ -43,54 +43,29 @@ bool mp_slice_skip(struct mp_slice *slice, const char *word)
     return true;
 }
 
-/* The end of the string that begins here, behind its last quote. */
-static size_t string_end(struct mp_slice s, size_t at)
+/* The end of the JSON value that begins here; `at` itself if it is none. */
+static size_t json_end(struct mp_slice s, size_t at)
 {
-    for (at++; at < s.bytes && s.text[at] != '"'; at++)
-        at += s.text[at] == '\\';
-    return at < s.bytes ? at + 1 : s.bytes;
-}
+    const size_t flags =
+        JSON_REJECT_DUPLICATES | JSON_ALLOW_NUL | JSON_DECODE_ANY | JSON_DISABLE_EOF_CHECK;
+    json_error_t error;
+    json_t *value = at < s.bytes ? json_loadb(s.text + at, s.bytes - at, flags, &error) : NULL;
 
-/* The end of the value that begins here, if it is JSON: up to a comma or a bracket of others. */
-static size_t value_end(struct mp_slice s, size_t at)
-{
-    unsigned depth = 0;
-
-    while (at < s.bytes) {
-        const char c = s.text[at];
-
-        if (c == '"') {
-            at = string_end(s, at);
-            if (depth == 0)
-                return at;
-            continue;
-        }
-        if (depth == 0 && (c == ',' || c == '}' || c == ']'))
-            return at;
-        depth += c == '{' || c == '[';
-        depth -= c == '}' || c == ']';
-        at++;
-        if (depth == 0 && (c == '}' || c == ']'))
-            return at;
-    }
-    return at;
+    if (value == NULL)
+        return at;
+    json_decref(value);
+    return at + (size_t)error.position;
 }
 
 bool mp_slice_json(struct mp_slice *text, struct mp_slice *json)
 {
-    json_t *value;
-
     *text = mp_slice_trim(*text);
     if (text->bytes == 0 || (text->text[0] != '{' && text->text[0] != '['))
         return false;
-    *json = (struct mp_slice){ text->text, value_end(*text, 0) };
-    value = json_loadb(json->text, json->bytes, JSON_REJECT_DUPLICATES | JSON_ALLOW_NUL, NULL);
-    if (value == NULL)
-        return false;
-    json_decref(value);
+    *json = (struct mp_slice){ text->text, json_end(*text, 0) };
     text->text += json->bytes;
     text->bytes -= json->bytes;
-    return true;
+    return json->bytes > 0;
 }
 
 static size_t skip_to(struct mp_slice s, size_t at, char c)
@@ -105,14 +80,14 @@ bool mp_slice_member(struct mp_slice object, const char *key, struct mp_slice *v
     size_t at = skip_to(object, 0, '"') - 1;
 
     while (at < object.bytes) {
-        const size_t end = string_end(object, at);
+        const size_t end = json_end(object, at);
         const bool found =
             end - at == strlen(key) + 2 && memcmp(object.text + at + 1, key, strlen(key)) == 0;
         size_t from = skip_to(object, end, ':');
 
         while (from < object.bytes && mp_calls_is_blank(object.text[from]))
             from++;
-        at = value_end(object, from);
+        at = json_end(object, from);
         if (found) {
             *value = mp_slice_trim((struct mp_slice){ object.text + from, at - from });
             return true;
