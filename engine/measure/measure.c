@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "engine/forward/forced_routing.h"
+#include "engine/forward/sampler.h"
 #include "engine/session/evaluate.h"
 #include "engine/session/session.h"
 #include "vmm/base/error.h"
@@ -26,6 +27,7 @@ struct measuring {
     struct mp_replay_trace patterns;
     struct mp_forced_routing *forced;
     struct mp_evaluator *evaluator;
+    struct mp_sampler *sampler; /* greedy */
     struct mp_measured *out;
     bool decode;                 /* of the batch that is routed */
     enum mp_status trace_status; /* of recording */
@@ -168,15 +170,6 @@ static void routed(void *ctx, uint32_t layer, uint32_t tokens, uint32_t k, const
         m->trace_status = mp_replay_trace_choose(trace, experts[i]);
 }
 
-static uint32_t likeliest(const float *logits, uint32_t count)
-{
-    uint32_t best = 0;
-
-    for (uint32_t i = 1; i < count; i++)
-        best = logits[i] > logits[best] ? i : best;
-    return best;
-}
-
 static enum mp_status run_prompt(struct measuring *m, uint32_t count, const float **logits_p)
 {
     static const uint32_t sequence[BATCH];
@@ -208,6 +201,7 @@ static enum mp_status run_own(struct measuring *m)
     const uint32_t prompt = most < engine->ctx ? most : engine->ctx - 1;
     const float *logits = NULL;
     uint64_t start_ns;
+    uint32_t token;
     enum mp_status status = run_prompt(m, prompt, &logits);
 
     mp_evaluator_reset(m->evaluator);
@@ -216,8 +210,9 @@ static enum mp_status run_own(struct measuring *m)
     for (uint32_t t = 0; t < m->config->gen && prompt + t < engine->ctx && status == MP_OK; t++) {
         if (t >= STEPS_MIN && mp_clock_now_ns(m->config->clock) - start_ns > OWN_NS)
             break;
-        status =
-            run_token(&m->session, likeliest(logits, m->session.model.vocab), prompt + t, &logits);
+        status = mp_sampler_pick(m->sampler, 0, logits, &token);
+        if (status == MP_OK)
+            status = run_token(&m->session, token, prompt + t, &logits);
     }
     return status == MP_OK ? m->trace_status : status;
 }
@@ -242,6 +237,7 @@ static enum mp_status record_own(struct measuring *m)
 {
     struct mp_measured *out = m->out;
     struct mp_engine_config *engine = &m->session.engine_config;
+    const struct mp_sampling greedy = { .top_p = 1 };
     struct mp_profile policies = engine->policies;
     struct mp_model_id id;
     enum mp_status status =
@@ -253,6 +249,8 @@ static enum mp_status record_own(struct measuring *m)
         out->routing.layer_bytes[l] = 1; /* as of patterns */
     mp_model_id_make(&m->session.model, m->session.weights, &id);
     status = mp_evaluator_create(&id, engine->tokens_max, &m->evaluator);
+    if (status == MP_OK)
+        status = mp_sampler_create(&greedy, m->session.model.vocab, 1, &m->sampler);
     if (status != MP_OK)
         return status;
     engine->forced_routing = NULL;
@@ -293,6 +291,7 @@ enum mp_status mp_measure_run(const struct mp_measure_config *config,
         status = record_own(&m);
     mp_session_close(&m.session);
     mp_evaluator_destroy(m.evaluator);
+    mp_sampler_destroy(m.sampler);
     mp_forced_routing_destroy(m.forced);
     mp_replay_trace_fini(&m.patterns);
     if (status != MP_OK) {
