@@ -192,6 +192,16 @@ static inline bool mp_model_config_selects(const struct mp_model_config *config)
            config->expert_scale;
 }
 
+/* Groups of equal size, of which those that are used hold a token's experts. */
+static inline bool mp_model_config_groups_fit(const struct mp_model_config *config)
+{
+    const uint32_t each = config->experts / config->groups;
+
+    return config->experts % config->groups == 0 &&
+           config->experts_per_token <= each * config->groups_used &&
+           (config->groups == 1 || config->group_best <= each);
+}
+
 /* Elements of all keys, or of all values, of a gated delta network; channels of its convolution. */
 static inline uint32_t mp_delta_keys(const struct mp_delta *delta)
 {

@@ -135,7 +135,6 @@ static enum mp_status read_router(const json_t *root, struct mp_model_config *co
 {
     const struct mp_arch *arch = config->arch;
     const struct mp_arch_keys *keys = &arch->keys;
-    uint32_t each;
     enum mp_status status = MP_OK;
 
     config->router = arch->router;
@@ -158,10 +157,7 @@ static enum mp_status read_router(const json_t *root, struct mp_model_config *co
         status = read_method(root, config);
     if (status != MP_OK)
         return status;
-    each = config->experts / config->groups;
-    if (config->experts % config->groups != 0 ||
-        config->experts_per_token > each * config->groups_used ||
-        (config->groups > 1 && config->group_best > each))
+    if (!mp_model_config_groups_fit(config))
         return mp_fail(MP_ERR_MODEL, "E_CONFIG",
                        "key '%s' in '%s': got %" PRIu32 " groups for %" PRIu32
                        " experts, need equal ones, of which %" PRIu32 " hold the %" PRIu32

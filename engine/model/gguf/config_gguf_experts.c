@@ -105,7 +105,6 @@ static enum mp_status read_router(const struct mp_gguf_config *source,
                                   struct mp_model_config *config)
 {
     const struct mp_arch *arch = source->arch;
-    uint32_t each;
     enum mp_status status = read_scores(source, config);
 
     if (status == MP_OK)
@@ -116,10 +115,7 @@ static enum mp_status read_router(const struct mp_gguf_config *source,
                                       &config->groups_used);
     if (status != MP_OK)
         return status;
-    each = config->experts / config->groups;
-    if (config->experts % config->groups != 0 ||
-        config->experts_per_token > each * config->groups_used ||
-        (config->groups > 1 && config->group_best > each))
+    if (!mp_model_config_groups_fit(config))
         return mp_fail(MP_ERR_MODEL, "E_CONFIG",
                        "groups in '%s': got %" PRIu32 " for %" PRIu32
                        " experts, need equal ones, of which %" PRIu32 " hold the %" PRIu32

@@ -55,6 +55,18 @@
 
 #define MP_GGUF_SELECT_BIAS_NAME [MP_ROLE_SELECT_BIAS] = { MP_GGUF_BLOCK "exp_probs_b.bias", NULL }
 
+#define MP_GGUF_SHARED_SWITCH_NAME \
+    [MP_ROLE_SHARED_SWITCH] = { MP_GGUF_BLOCK "ffn_gate_inp_shexp.weight", NULL }
+
+/* Keys of families with shared experts behind leading dense layers, and of experts in groups. */
+#define MP_GGUF_LEADING_KEYS                                                                  \
+    .expert_ffn = "expert_feed_forward_length", .shared_count = { "expert_shared_count", 0 }, \
+    .dense_ffn = "feed_forward_length", .dense_first = { "leading_dense_block_count", 0 }
+
+#define MP_GGUF_GROUP_KEYS                                                                  \
+    .groups = { "expert_group_count", 1 }, .groups_used = { "expert_group_used_count", 1 }, \
+    .routed_scale = { "expert_weights_scale", 1 }
+
 #define X(name) extern const struct mp_arch mp_arch_gguf_##name;
 MP_ARCH_GGUF_MAP(X)
 #undef X
