@@ -7,6 +7,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "kernels/cpu/kernels.h"
 #include "tests/model/tiny_model.h"
 #include "tests/support/test.h"
 
@@ -87,4 +88,21 @@ void rewrite_model(const char *model, const char *out, const char *config,
     CHECK(fclose(file) == 0);
     free(header);
     free(data);
+}
+
+void rewrite_as_f32(struct rewritten *tensor)
+{
+    const bool bfloat = strcmp(tensor->dtype, "BF16") == 0;
+    float *wide;
+
+    if (strcmp(tensor->dtype, "F32") == 0 || strcmp(tensor->dtype, "U8") == 0)
+        return;
+    wide = malloc(2 * tensor->bytes);
+    CHECK(wide != NULL);
+    mp_kernels_ref.convert(wide, tensor->data, bfloat ? MP_WTYPE_BF16 : MP_WTYPE_F16,
+                           tensor->bytes / 2);
+    free(tensor->data);
+    tensor->data = wide;
+    tensor->dtype = "F32";
+    tensor->bytes *= 2;
 }

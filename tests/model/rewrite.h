@@ -21,4 +21,7 @@ struct rewritten {
 void rewrite_model(const char *model, const char *out, const char *config,
                    void (*change)(struct rewritten *tensor));
 
+/* A change of 16-bit floats to F32, by which others compute the same. */
+void rewrite_as_f32(struct rewritten *tensor);
+
 #endif

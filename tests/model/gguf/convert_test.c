@@ -27,24 +27,6 @@ static float *logits_of(const char *model, size_t *count_p)
     return logits;
 }
 
-/* All as F32: products of other types add in another order. */
-static void widen(struct rewritten *tensor)
-{
-    const bool bfloat = strcmp(tensor->dtype, "BF16") == 0;
-    float *wide;
-
-    if (strcmp(tensor->dtype, "F32") == 0)
-        return;
-    wide = malloc(2 * tensor->bytes);
-    CHECK(wide != NULL);
-    mp_kernels_ref.convert(wide, tensor->data, bfloat ? MP_WTYPE_BF16 : MP_WTYPE_F16,
-                           tensor->bytes / 2);
-    free(tensor->data);
-    tensor->data = wide;
-    tensor->dtype = "F32";
-    tensor->bytes *= 2;
-}
-
 static void check_family(const char *source)
 {
     static unsigned number;
@@ -55,7 +37,7 @@ static void check_family(const char *source)
 
     snprintf(name, sizeof(name), "wide%u", number++);
     twin = in_tmpdir(name);
-    rewrite_model(source, twin, NULL, widen);
+    rewrite_model(source, twin, NULL, rewrite_as_f32); /* other types add in another order */
     want = logits_of(twin, &count);
     CHECK_EQ(convert(source, out, "f32").quantised, 0);
     got = logits_of(out, &more);

@@ -3,28 +3,9 @@
  * tests/system/families/llama_test.py.
  */
 #include "tests/model/gguf/twin_runs.h"
-#include "kernels/cpu/kernels.h"
 #include "tests/model/rewrite.h"
 #include "tests/support/test.h"
 #include "vmm/base/compiler.h"
-
-/* All as F32: others round activations for other types. */
-static void widen(struct rewritten *tensor)
-{
-    const bool bfloat = strcmp(tensor->dtype, "BF16") == 0;
-    float *wide;
-
-    if (strcmp(tensor->dtype, "F32") == 0 || strcmp(tensor->dtype, "U8") == 0)
-        return;
-    wide = malloc(2 * tensor->bytes);
-    CHECK(wide != NULL);
-    mp_kernels_ref.convert(wide, tensor->data, bfloat ? MP_WTYPE_BF16 : MP_WTYPE_F16,
-                           tensor->bytes / 2);
-    free(tensor->data);
-    tensor->data = wide;
-    tensor->dtype = "F32";
-    tensor->bytes *= 2;
-}
 
 /* llama.cpp has delta networks only where heads of values are as long as those of keys: the models
  * lose a third of the values, and keep the numbers that fit. */
@@ -39,7 +20,7 @@ static void shorten(struct rewritten *tensor)
         { "linear_attn.conv1d", 0, 64 }, { "linear_attn.norm", 0, 8 }, { "linear_attn.out", 1, 32 },
     };
 
-    widen(tensor);
+    rewrite_as_f32(tensor);
     for (size_t i = 0; i < MP_ARRAY_LEN(shorter); i++) {
         if (strstr(tensor->name, shorter[i].part) == NULL)
             continue;
@@ -62,11 +43,11 @@ int main(int argc, char **argv)
     }
     job = plain(in_tmpdir("wide"), argv[2], argv[3]);
     if (strcmp(argv[2], "gpt-oss") == 0)
-        rewrite_model(argv[1], job.model, twin_config(argv[1], positions), widen);
+        rewrite_model(argv[1], job.model, twin_config(argv[1], positions), rewrite_as_f32);
     else if (strcmp(argv[2], "qwen3next") == 0 || strcmp(argv[2], "qwen35moe") == 0)
         rewrite_model(argv[1], job.model, twin_config(argv[1], values), shorten);
     else
-        rewrite_model(argv[1], job.model, NULL, widen);
+        rewrite_model(argv[1], job.model, NULL, rewrite_as_f32);
     to_gguf(&job);
     return 0;
 }

@@ -56,20 +56,9 @@ static void widen_routers(struct rewritten *tensor)
 
     for (size_t i = 0; i < MP_ARRAY_LEN(tails); i++) {
         const size_t tail = strlen(tails[i]);
-        float *wide;
 
-        if (length < tail || strcmp(tensor->name + length - tail, tails[i]) != 0 ||
-            strcmp(tensor->dtype, "F32") == 0)
-            continue;
-        wide = malloc(2 * tensor->bytes);
-        CHECK(wide != NULL);
-        mp_kernels_ref.convert(wide, tensor->data,
-                               strcmp(tensor->dtype, "BF16") == 0 ? MP_WTYPE_BF16 : MP_WTYPE_F16,
-                               tensor->bytes / 2);
-        free(tensor->data);
-        tensor->data = wide;
-        tensor->dtype = "F32";
-        tensor->bytes *= 2;
+        if (length >= tail && strcmp(tensor->name + length - tail, tails[i]) == 0)
+            rewrite_as_f32(tensor);
     }
 }
 
