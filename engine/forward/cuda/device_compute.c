@@ -1,13 +1,7 @@
 /*
- * The device's operations of a compute, each queued on the stream of the transformer: the table of
- * all of them, and those that every layer has. What a MoE layer adds is in device_moe.c, in what
- * order they are queued in forward.c.
- *
- * The first error of an operation is kept, and later ones queue nothing, until mp_device_status()
- * returns it, once per layer.
- *
- * A norm of few tokens is not queued at once: the product that follows computes it as it reads, and
- * any other operation queues it first.
+ * The device's operations of a compute, each queued on the stream of the transformer
+ * (device_ops.c): the table of all of them, and those that every layer has. What a MoE layer adds
+ * is in device_moe.c, in what order they are queued in forward.c.
  */
 #include <float.h>
 #include <math.h>
@@ -17,192 +11,6 @@
 #include "vmm/base/error.h"
 
 #define LONG_CONTEXT 1024u
-
-/* ---- queueing: nothing happens behind an error */
-
-static void keep_error(struct mp_device *device, enum mp_status status)
-{
-    if (status != MP_OK)
-        device->op_error = *mp_error_last();
-}
-
-static bool can_queue(const struct mp_device *device)
-{
-    return device->op_error.status == MP_OK;
-}
-
-static void launch(struct mp_device *device, enum mp_cuda_kernel kernel, const void *params)
-{
-    if (can_queue(device))
-        keep_error(device, mp_gpu_launch(device->gpu, mp_device_stream(device), kernel, params));
-}
-
-static uint64_t address(const void *on_device)
-{
-    return (uintptr_t)on_device;
-}
-
-/* The norm that waits, if there is one, by itself. */
-static void launch_norm(struct mp_device *device)
-{
-    const struct mp_model_config *m = device->engine->config.model;
-    const struct mp_cuda_rmsnorm params = {
-        .x = device->ahead.in,
-        .w = device->ahead.out != 0 ? address(device->ahead.norm->w) : 0,
-        .out = device->ahead.out,
-        .width = m->hidden,
-        .tokens = device->ahead.tokens,
-        .x_stride = m->hidden,
-        .out_stride = m->hidden,
-        .eps = m->norm_eps,
-    };
-
-    if (device->ahead.out != 0)
-        launch(device, MP_CUDA_KERNEL_rmsnorm, &params);
-    device->ahead.out = 0;
-}
-
-enum mp_status mp_device_status(struct mp_device *device)
-{
-    enum mp_status status;
-
-    launch_norm(device);
-    status = device->op_error.status;
-    if (status != MP_OK)
-        mp_error_set(&device->op_error);
-    device->op_error.status = MP_OK;
-    return status;
-}
-
-enum mp_status mp_device_finish(struct mp_device *device)
-{
-    const enum mp_status status = mp_device_status(device);
-
-    return status == MP_OK ? mp_gpu_finish(device->gpu, mp_device_stream(device)) : status;
-}
-
-void mp_device_launch(struct mp_device *device, enum mp_cuda_kernel kernel, const void *params)
-{
-    launch_norm(device);
-    launch(device, kernel, params);
-}
-
-void mp_device_upload(struct mp_device *device, mp_cu_ptr dst, const void *src, uint64_t bytes)
-{
-    launch_norm(device);
-    if (can_queue(device))
-        keep_error(device, mp_gpu_upload(device->gpu, mp_device_stream(device), dst, src, bytes));
-}
-
-void mp_device_download(struct mp_device *device, void *dst, mp_cu_ptr src, uint64_t bytes)
-{
-    launch_norm(device);
-    if (can_queue(device))
-        keep_error(device, mp_gpu_download(device->gpu, mp_device_stream(device), dst, src, bytes));
-}
-
-void mp_device_copy(struct mp_device *device, mp_cu_ptr dst, mp_cu_ptr src, uint64_t bytes)
-{
-    launch_norm(device);
-    if (can_queue(device))
-        keep_error(device, mp_gpu_copy(device->gpu, mp_device_stream(device), dst, src, bytes));
-}
-
-void mp_device_clear(struct mp_device *device, mp_cu_ptr dst, uint64_t bytes)
-{
-    launch_norm(device);
-    if (can_queue(device))
-        keep_error(device, mp_gpu_clear(device->gpu, mp_device_stream(device), dst, bytes));
-}
-
-/* ---- on any addresses */
-
-struct mp_cuda_matmul mp_device_product(const struct mp_view *w, const float *bias, mp_cu_ptr x,
-                                        mp_cu_ptr y, uint32_t tokens, bool accumulate)
-{
-    return (struct mp_cuda_matmul){
-        .w = address(w->data),
-        .x = x,
-        .y = y,
-        .bias = address(bias),
-        .type = w->type,
-        .rows = (uint32_t)w->rows,
-        .cols = (uint32_t)w->cols,
-        .tokens = tokens,
-        .w_stride = (uint32_t)w->cols,
-        .x_stride = (uint32_t)w->cols,
-        .y_stride = (uint32_t)w->rows,
-        .accumulate = accumulate,
-    };
-}
-
-void mp_device_multiply(struct mp_device *device, const struct mp_view *w, const float *bias,
-                        mp_cu_ptr x, mp_cu_ptr y, uint32_t tokens, bool accumulate)
-{
-    const struct mp_cuda_matmul params = mp_device_product(w, bias, x, y, tokens, accumulate);
-
-    launch_norm(device);
-    if (can_queue(device))
-        keep_error(device, mp_gemm_matmul(device->gemm, mp_device_stream(device), &params));
-}
-
-void mp_device_norm(struct mp_device *device, mp_cu_ptr out, mp_cu_ptr x,
-                    const struct mp_norm *norm, uint32_t tokens)
-{
-    launch_norm(device);
-    device->ahead.in = x;
-    device->ahead.out = out;
-    device->ahead.norm = norm;
-    device->ahead.tokens = tokens;
-    if (tokens > MP_DEVICE_FEW_TOKENS)
-        launch_norm(device);
-}
-
-bool mp_device_take_norm(struct mp_device *device, mp_cu_ptr x, struct mp_cuda_normed *in_p)
-{
-    const struct mp_model_config *m = device->engine->config.model;
-
-    if (device->ahead.out == 0 || device->ahead.out != x)
-        return false;
-    *in_p = (struct mp_cuda_normed){
-        .x = device->ahead.in,
-        .norm = address(device->ahead.norm->w),
-        .cols = m->hidden,
-        .tokens = device->ahead.tokens,
-        .eps = m->norm_eps,
-    };
-    device->ahead.out = 0;
-    return true;
-}
-
-void mp_device_ffn(struct mp_device *device, const struct mp_ffn *ffn, mp_cu_ptr x, mp_cu_ptr y,
-                   bool accumulate)
-{
-    const struct mp_device_state *s = &device->state;
-    const uint32_t tokens = device->engine->tokens;
-    const struct mp_cuda_silu_mul silu = { s->gate, s->up, (uint64_t)tokens * ffn->gate.rows };
-
-    mp_device_multiply(device, &ffn->gate, NULL, x, s->gate, tokens, false);
-    mp_device_multiply(device, &ffn->up, NULL, x, s->up, tokens, false);
-    mp_device_launch(device, MP_CUDA_KERNEL_silu_mul, &silu);
-    mp_device_multiply(device, &ffn->down, NULL, s->gate, y, tokens, accumulate);
-}
-
-void mp_device_gather(struct mp_device *device, const struct mp_view *table, mp_cu_ptr rows,
-                      mp_cu_ptr out, uint32_t count)
-{
-    const struct mp_cuda_embed params = {
-        .table = address(table->data),
-        .token = rows,
-        .x = out,
-        .type = table->type,
-        .width = device->engine->config.model->hidden,
-        .tokens = count,
-        .vocab = (uint32_t)table->rows,
-    };
-
-    mp_device_launch(device, MP_CUDA_KERNEL_embed, &params);
-}
 
 /* ---- the batch */
 
@@ -236,9 +44,9 @@ static void begin(struct mp_compute *c, const struct mp_batch *batch, uint32_t w
 
     device->ahead.out = 0; /* of a step that failed */
     if (mp_gpu_is_lost(device->gpu)) {
-        keep_error(device,
-                   mp_fail(MP_ERR_DEVICE, "E_CUDA",
-                           "the device was lost in an earlier step; it must be opened anew"));
+        mp_device_keep_error(
+            device, mp_fail(MP_ERR_DEVICE, "E_CUDA",
+                            "the device was lost in an earlier step; it must be opened anew"));
         return;
     }
     memcpy(ids_here(device, TOKEN), batch->token, bytes);
@@ -284,15 +92,15 @@ static bool project_normed(struct mp_device *device, const struct mp_projection 
         if (list[i].in != MP_ARRAY_XE || list[i].add || list[i].w->type != list[0].w->type)
             return false;
         params.part[i] = (struct mp_cuda_part){
-            .w = address(list[i].w->data),
+            .w = (uintptr_t)list[i].w->data,
             .y = array[list[i].out],
-            .bias = address(list[i].bias),
+            .bias = (uintptr_t)list[i].bias,
             .rows = (uint32_t)list[i].w->rows,
         };
     }
     if (!mp_device_take_norm(device, array[MP_ARRAY_XE], &params.in))
         return false;
-    launch(device, mp_cuda_project(list[0].w->type, params.in.tokens), &params);
+    mp_device_launch(device, mp_cuda_project(list[0].w->type, params.in.tokens), &params);
     return true;
 }
 
@@ -324,8 +132,8 @@ static void store(struct mp_compute *c, uint32_t layer)
         .q = s->q,
         .k = s->k,
         .v = s->v,
-        .q_norm = address(w->q_norm),
-        .k_norm = address(w->k_norm),
+        .q_norm = (uintptr_t)w->q_norm,
+        .k_norm = (uintptr_t)w->k_norm,
         .cosine = s->cosine,
         .sine = s->sine,
         .k_cache = s->k_cache + kv_bytes_at(c, layer),
