@@ -233,7 +233,7 @@ bool mp_flag_alias_fits(const struct mp_flag_alias *alias, enum mp_command comma
                         const struct mp_settings *settings)
 {
     return mp_flag_find(command, alias->ours, strlen(alias->ours)) != NULL ||
-           mp_opt_find(settings->groups, alias->ours, NULL) != NULL;
+           (settings != NULL && mp_opt_find(settings->groups, alias->ours, NULL) != NULL);
 }
 
 /* Names of the version before; they are gone with the next one. `accepted`: still understood. */

@@ -61,7 +61,7 @@ struct mp_flag_alias {
 extern const struct mp_flag_alias mp_flag_aliases[];
 extern const size_t mp_flag_alias_count;
 
-/* True if what the alias stands for is a flag of the command, or a setting. */
+/* True if what the alias stands for is a flag of the command, or one of `settings` (or NULL). */
 bool mp_flag_alias_fits(const struct mp_flag_alias *alias, enum mp_command command,
                         const struct mp_settings *settings);
 

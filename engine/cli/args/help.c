@@ -69,21 +69,24 @@ static const char *words_of(enum mp_command command)
     return mp_flag_find(command, "model", 5) != NULL ? " [MODEL]" : "";
 }
 
-/* What other programs call the flags and settings that the command has. */
+/* What other programs call the flags of the command, and with `settings` the settings. */
 static void print_aliases(enum mp_command command, const struct mp_settings *settings, FILE *out)
 {
-    size_t column = 0;
+    size_t column = 0, shown = 0;
 
     for (size_t i = 0; i < mp_flag_alias_count; i++) {
         if (!mp_flag_alias_fits(&mp_flag_aliases[i], command, settings))
             continue;
         if (column > 40)
             column = 0;
+        if (shown++ == 0)
+            fputs("\nalso understood", out);
         fputs(column > 0 ? ", " : "\n    ", out);
         column +=
             (size_t)fprintf(out, "%s for --%s", mp_flag_aliases[i].name, mp_flag_aliases[i].ours);
     }
-    fputc('\n', out);
+    if (shown > 0)
+        fputc('\n', out);
 }
 
 void mp_args_print_help(enum mp_command command, const struct mp_settings *settings, bool all,
@@ -105,11 +108,10 @@ void mp_args_print_help(enum mp_command command, const struct mp_settings *setti
         fputs("\nsettings, each also a variable of the environment: --evict is MOEPAGER_EVICT\n\n",
               out);
         mp_opt_print_flags(settings->groups, is_hidden, &shown, out);
-    } else {
+    } else if (info->settings[0] != '\0') {
         fprintf(out, "\nsettings, among others\n  %s\n", info->settings);
     }
-    fputs("\nalso understood", out);
-    print_aliases(command, settings, out);
+    print_aliases(command, all || info->settings[0] != '\0' ? settings : NULL, out);
     fprintf(out, "\nexamples\n%s", info->examples);
 }
 

@@ -220,6 +220,11 @@ static void experts_find_more_in_help_all(void)
     }
     cli_run(ARGS("run", "--help"), &page);
     CHECK(strstr(page.out, "--decision-log") == NULL && strstr(page.out, "--io-depth") == NULL);
+    CHECK(strstr(page.out, "settings, among others\n  --") != NULL);
+    CHECK(strstr(page.out, "also understood\n    -m for --model") != NULL);
+    cli_free(&page);
+    cli_run(ARGS("top", "--help"), &page); /* has no settings that matter */
+    CHECK(strstr(page.out, "settings, among") == NULL && strstr(page.out, "also und") == NULL);
     cli_free(&page);
     cli_run(ARGS("run", "--help-all"), &page);
     CHECK(strstr(page.out, "\n  --decision-log FILE ") != NULL);
