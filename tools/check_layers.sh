@@ -60,8 +60,9 @@ engine/cluster:     vmm/* policy policy/pager policy/place engine/model engine/f
 engine/calibrate:   vmm/base policy engine/model engine/model/sidecar engine/forward
 engine/session:     vmm/* policy engine/model engine/text engine/pool engine/gpu engine/probe engine/forward engine/forward/cuda engine/session/draft
 engine/session/draft: vmm/* engine/model engine/text engine/forward engine/session
+engine/batch:       vmm/* policy policy/pager engine/model engine/text engine/forward engine/session
 engine/measure:     vmm/* policy policy/replay policy/sim engine/model engine/forward engine/session
-engine/serve:       vmm/* policy policy/pager engine/session engine/text engine/text/grammar engine/text/calls engine/forward engine/model
+engine/serve:       vmm/* policy policy/pager engine/session engine/batch engine/text engine/text/grammar engine/text/calls engine/forward engine/model
 engine/cli/args:    vmm/base engine/calibrate engine/convert engine/model engine/model/sidecar engine/repack engine/session engine/text
 engine/cli/chat:    vmm/base
 engine/cli:         vmm/* policy/* kernels/* engine/*

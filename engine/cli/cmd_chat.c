@@ -11,7 +11,7 @@
 #include "engine/cli/chat/live_line.h"
 #include "engine/cli/commands.h"
 #include "engine/cli/terminal.h"
-#include "engine/session/batcher.h"
+#include "engine/batch/batcher.h"
 #include "engine/text/chat.h"
 #include "vmm/base/error.h"
 #include "vmm/format/json.h"

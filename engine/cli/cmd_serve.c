@@ -108,6 +108,7 @@ static enum mp_status open_session(struct serve *serve)
         .clock = mp_clock_monotonic(),
         .probe = true,
         .command = "serve",
+        .kept_bytes = serve->args->prefix_memory,
         .routed = mp_heat_routed,
         .routed_ctx = &serve->heat,
     };

@@ -215,6 +215,17 @@ bool mp_engine_can_sample(const struct mp_engine *engine);
 bool mp_engine_can_go_back(const struct mp_engine *engine);
 bool mp_engine_copy_kv(struct mp_engine *engine, uint32_t from, uint32_t to, uint32_t positions);
 
+/*
+ * Keys and values of `count` positions of a sequence from `first` on, as one run of bytes that is
+ * kept elsewhere, and back, to the same positions of any sequence. kv_bytes: how many bytes that
+ * takes; 0: not possible, as for copy_kv.
+ */
+uint64_t mp_engine_kv_bytes(const struct mp_engine *engine, uint32_t count);
+void mp_engine_save_kv(const struct mp_engine *engine, uint32_t sequence, uint32_t first,
+                       uint32_t count, void *out);
+void mp_engine_restore_kv(struct mp_engine *engine, uint32_t sequence, uint32_t first,
+                          uint32_t count, const void *in);
+
 const struct mp_counters *mp_engine_counters(struct mp_engine *engine);
 void mp_engine_plan(const struct mp_engine *engine, struct mp_space_plan *plan_p);
 const char *mp_engine_reader(const struct mp_engine *engine);

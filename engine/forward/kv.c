@@ -58,29 +58,101 @@ struct mp_kv mp_kv_layout(const struct mp_engine_config *config, enum mp_kv_orde
     return kv;
 }
 
+/* A head's keys, or its values, of positions that follow each other. */
+struct run {
+    uint8_t *at;
+    size_t bytes;
+    size_t sequence_bytes; /* to the same run of the next sequence */
+};
+
+/* Call fn for the runs of `count` positions of a sequence, where positions are adjacent
+ * (MP_KV_BY_HEAD). Values may be parts of the keys. */
+static void each_run(const struct mp_engine *engine, uint32_t sequence, uint32_t first,
+                     uint32_t count, void (*fn)(void *ctx, const struct run *run), void *ctx)
+{
+    const struct mp_model_config *m = engine->config.model;
+    const struct mp_kv *kv = &engine->compute->kv;
+
+    for (uint32_t layer = 0; layer < m->layers; layer++) {
+        const size_t row = mp_kv_row_bytes(kv, layer), heads = mp_layer_kv_heads(m, layer);
+        struct run run = { .bytes = count * row, .sequence_bytes = heads * kv->ctx * row };
+
+        for (uint32_t head = 0; head < heads; head++) {
+            const size_t at = mp_kv_at(kv, layer, sequence, head, first);
+
+            run.at = engine->state.k_cache + at;
+            fn(ctx, &run);
+            run.at = engine->state.v_cache + at;
+            if (m->kv_rank == 0)
+                fn(ctx, &run);
+        }
+    }
+}
+
+static void save_run(void *ctx, const struct run *run)
+{
+    uint8_t **out = ctx;
+
+    memcpy(*out, run->at, run->bytes);
+    *out += run->bytes;
+}
+
+static void restore_run(void *ctx, const struct run *run)
+{
+    const uint8_t **in = ctx;
+
+    memcpy(run->at, *in, run->bytes);
+    *in += run->bytes;
+}
+
+static void add_run(void *ctx, const struct run *run)
+{
+    *(uint64_t *)ctx += run->bytes;
+}
+
+/* To the sequence that is so many further. */
+static void copy_run(void *ctx, const struct run *run)
+{
+    memcpy(run->at + *(ptrdiff_t *)ctx * (ptrdiff_t)run->sequence_bytes, run->at, run->bytes);
+}
+
 bool mp_engine_can_go_back(const struct mp_engine *engine)
 {
     return mp_recurrent_layers(engine->config.model) == 0;
 }
 
+static bool can_copy(const struct mp_engine *engine)
+{
+    return engine->device == NULL && mp_engine_can_go_back(engine);
+}
+
 bool mp_engine_copy_kv(struct mp_engine *engine, uint32_t from, uint32_t to, uint32_t positions)
 {
-    const struct mp_model_config *m = engine->config.model;
-    const struct mp_kv *kv = &engine->compute->kv;
+    ptrdiff_t further = (ptrdiff_t)to - from;
 
-    if (engine->device != NULL || !mp_engine_can_go_back(engine))
+    if (!can_copy(engine))
         return false;
-    for (uint32_t layer = 0; layer < m->layers; layer++) {
-        const size_t bytes = positions * mp_kv_row_bytes(kv, layer);
-
-        for (uint32_t head = 0; head < mp_layer_kv_heads(m, layer); head++) {
-            const size_t source = mp_kv_at(kv, layer, from, head, 0);
-            const size_t target = mp_kv_at(kv, layer, to, head, 0);
-
-            memcpy(engine->state.k_cache + target, engine->state.k_cache + source, bytes);
-            if (m->kv_rank == 0) /* else values are parts of the keys */
-                memcpy(engine->state.v_cache + target, engine->state.v_cache + source, bytes);
-        }
-    }
+    each_run(engine, from, 0, positions, copy_run, &further);
     return true;
+}
+
+uint64_t mp_engine_kv_bytes(const struct mp_engine *engine, uint32_t count)
+{
+    uint64_t bytes = 0;
+
+    if (can_copy(engine))
+        each_run(engine, 0, 0, count, add_run, &bytes);
+    return bytes;
+}
+
+void mp_engine_save_kv(const struct mp_engine *engine, uint32_t sequence, uint32_t first,
+                       uint32_t count, void *out)
+{
+    each_run(engine, sequence, first, count, save_run, &out);
+}
+
+void mp_engine_restore_kv(struct mp_engine *engine, uint32_t sequence, uint32_t first,
+                          uint32_t count, const void *in)
+{
+    each_run(engine, sequence, first, count, restore_run, &in);
 }

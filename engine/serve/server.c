@@ -9,6 +9,7 @@
 #include "vmm/base/error.h"
 #include "vmm/base/log.h"
 
+#define PREFIX_STEPS 16
 #define IDLE_NS 100000000u
 
 enum mp_status mp_server_create(const struct mp_server_config *config, struct mp_server **server_p)
@@ -19,6 +20,8 @@ enum mp_status mp_server_create(const struct mp_server_config *config, struct mp
         .engine_config = &config->session->engine_config,
         .tokenizer = config->session->tokenizer,
         .chunk_tokens = config->chunk_tokens,
+        .prefix_bytes = config->session->memory.kept_bytes,
+        .prefix_step_bytes = config->session->memory.kept_bytes / PREFIX_STEPS,
         .clock = config->clock,
     };
     enum mp_status status;
@@ -161,8 +164,11 @@ static void take_exchanges(struct mp_server *server)
 static void copy_numbers(struct mp_server *server)
 {
     const struct mp_counters *counters = mp_engine_counters(server->config.session->engine);
+    const struct mp_prefix_store *prefixes = mp_batcher_prefixes(server->batcher);
 
     mp_lock(&server->lock);
+    if (prefixes != NULL)
+        server->prefixes = *mp_prefix_store_stats(prefixes);
     server->batcher_stats = *mp_batcher_stats(server->batcher);
     server->counters = *counters;
     mp_unlock(&server->lock);

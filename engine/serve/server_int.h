@@ -2,7 +2,7 @@
 #define MP_SERVE_SERVER_INT_H
 
 #include "engine/serve/server.h"
-#include "engine/session/batcher.h"
+#include "engine/batch/batcher.h"
 #include "engine/text/grammar/token_mask.h"
 #include "vmm/base/lock.h"
 #include "vmm/output/json_out.h"
@@ -60,6 +60,7 @@ struct mp_server {
     bool stopping;                     /* MP_GUARDED_BY(lock) */
     uint64_t events[MP_SERVER_EVENTS]; /* MP_GUARDED_BY(lock) */
     struct mp_batcher_stats batcher_stats; /* MP_GUARDED_BY(lock): copies, as all below */
+    struct mp_prefix_stats prefixes;
     struct mp_counters counters;
     uint64_t budget_bytes, failed_steps;
     struct mp_histogram waited, first, all; /* of answers, seconds */

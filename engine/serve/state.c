@@ -131,6 +131,10 @@ static void put_metrics(FILE *out, struct mp_server *server)
     put_number(out, "expert_bytes", "gauge", "bytes of all experts", memory->expert_bytes);
     put_number(out, "weights_bytes", "gauge", "bytes of all other weights", memory->weights_bytes);
     put_number(out, "kv_bytes", "gauge", "bytes of the KV cache at most", memory->kv_bytes);
+    put_number(out, "prefix_bytes", "gauge", "bytes of prompts that no sequence holds any more",
+               server->prefixes.bytes);
+    put_number(out, "prefix_tokens_total", "counter", "tokens of prompts that were found there",
+               server->prefixes.found_tokens);
     put_histogram(out, "wait_seconds", "time until an answer had a sequence", &server->waited);
     put_histogram(out, "first_token_seconds", "time until an answer's first token", &server->first);
     put_histogram(out, "answer_seconds", "time until an answer ended", &server->all);

@@ -20,6 +20,10 @@
 #define MARGIN_PARTS 8
 #define MARGIN_PARTS_ADDRESSES 2
 
+/* For prompts that are kept: so much, or such a part of a small machine's RAM. */
+#define KEPT_BYTES (UINT64_C(256) << 20)
+#define KEPT_PARTS 32
+
 #define DEVICE_MARGIN_BYTES (UINT64_C(3) << 29)
 
 uint64_t mp_memory_device_margin(uint64_t total_bytes)
@@ -200,6 +204,14 @@ static uint64_t host_margin(const struct mp_memory_room *room)
     return part < MARGIN_BYTES ? part : MARGIN_BYTES;
 }
 
+/* Prompts are kept in what is asked for; else in a share of what there is. */
+static uint64_t kept_bytes(uint64_t wanted, uint64_t room)
+{
+    const uint64_t share = room / KEPT_PARTS < KEPT_BYTES ? room / KEPT_PARTS : KEPT_BYTES;
+
+    return wanted == MP_KEPT_AUTO ? share : wanted;
+}
+
 /* An automatic budget that is the smallest one says why. */
 static void warn_smallest(const struct mp_memory_plan *m, uint64_t base)
 {
@@ -267,6 +279,7 @@ enum mp_status mp_memory_plan_make(const struct mp_settings *settings,
     mp_memory_room_read("", &room);
     m->room_bytes = room.total_bytes == 0 ? UINT64_MAX : room.room_bytes;
     m->margin_bytes = host_margin(&room);
+    m->kept_bytes = session->device.cuda ? 0 : kept_bytes(config->kept_bytes, m->room_bytes);
     if (session->device.cuda) {
         status = plan_device(&run->budget, config->plan_only, m);
         base = add(m->weights_bytes, m->state_bytes);
@@ -274,7 +287,7 @@ enum mp_status mp_memory_plan_make(const struct mp_settings *settings,
         session->engine_config.host_budget_bytes = experts;
         experts = experts < m->host_full_bytes ? experts : m->host_full_bytes;
     } else {
-        base = add(add(m->weights_bytes, m->kv_bytes), m->state_bytes);
+        base = add(add(add(m->weights_bytes, m->kv_bytes), m->state_bytes), m->kept_bytes);
         available = available_bytes(m->room_bytes, base, m->margin_bytes);
         status = choose_budget(&run->budget, available, m);
         experts = m->budget_bytes;
@@ -285,11 +298,11 @@ enum mp_status mp_memory_plan_make(const struct mp_settings *settings,
     if (m->total_bytes > m->room_bytes && !config->plan_only)
         return mp_fail(MP_ERR_NO_MEMORY, "E_RAM",
                        "not enough RAM: weights %" PRIu64 ", KV cache %" PRIu64
-                       ", activations %" PRIu64 ", experts %" PRIu64
+                       ", activations %" PRIu64 ", prompts %" PRIu64 ", experts %" PRIu64
                        " bytes, but this process can take %" PRIu64
                        "; lower --%sbudget, --ctx or --prefill-tokens",
                        m->weights_bytes, session->device.cuda ? 0 : m->kv_bytes, m->state_bytes,
-                       experts, m->room_bytes, session->device.cuda ? "host-" : "");
+                       m->kept_bytes, experts, m->room_bytes, session->device.cuda ? "host-" : "");
     if (!session->device.cuda && !config->plan_only && run->budget.kind == MP_SHARE_AUTO &&
         available < m->smallest_bytes && m->smallest_bytes < m->full_bytes)
         warn_smallest(m, base);

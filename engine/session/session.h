@@ -17,6 +17,8 @@
  * does not have enough, opening fails with the sum and its parts, instead of the process being
  * killed later.
  */
+#define MP_KEPT_AUTO UINT64_MAX /* 256 MiB, or less on a small machine */
+
 struct mp_session_config {
     const char *model; /* directory */
     uint32_t sequences;
@@ -45,6 +47,8 @@ struct mp_session_config {
     bool probe;     /* this program is moepager: it may run itself to measure a device */
     bool no_engine; /* stop after weights are read: engine is NULL */
     bool drafts;    /* as the settings say */
+    uint64_t
+        kept_bytes; /* of RAM, for prompts that the caller keeps; MP_KEPT_AUTO: what is usual */
     struct mp_draft_source *draft_source; /* instead of theirs, owned from now on,
                                              also if opening fails; or NULL */
     const char *command; /* as `moepager top` shows it; NULL: it does not show this session */
@@ -56,11 +60,13 @@ struct mp_memory_plan {
     uint64_t weights_bytes; /* everything but routed experts */
     uint64_t expert_bytes;  /* all routed experts, as in the files */
     uint64_t kv_bytes, state_bytes;
+    uint64_t kept_bytes;   /* of RAM: see struct mp_session_config */
     uint64_t budget_bytes; /* for routed experts; `full_bytes` if it is for all */
     uint64_t smallest_bytes, full_bytes;
-    uint64_t total_bytes;  /* weights, cache, activations and budget; UINT64_MAX: beyond 2^64 */
-    uint32_t slices;       /* that each expert is stored in */
-    uint64_t room_bytes;   /* what this process can still allocate; UINT64_MAX: unknown */
+    uint64_t
+        total_bytes;     /* weights, cache, activations, kept and budget; UINT64_MAX: beyond 2^64 */
+    uint32_t slices;     /* that each expert is stored in */
+    uint64_t room_bytes; /* what this process can still allocate; UINT64_MAX: unknown */
     uint64_t margin_bytes; /* of it, reserved by an automatic budget */
     /* With a device, else 0: */
     uint64_t device_free_bytes, device_total_bytes;

@@ -3,7 +3,7 @@
  * alone, whatever runs beside it, however its prompt is cut, and whatever a sequence still holds of
  * an earlier one. Then refusals, cancels, restricted logits, a broken engine, no memory.
  */
-#include "engine/session/batcher.h"
+#include "engine/batch/batcher.h"
 
 #include <math.h>
 
@@ -56,14 +56,20 @@ static void take_end(void *ctx, const struct mp_job_end *end)
         r->error = *end->error;
 }
 
+static struct mp_batcher_config batcher_config(struct harness *h, const struct mp_tokenizer *tok,
+                                               uint32_t chunk)
+{
+    return (struct mp_batcher_config){ .engine = h->engine,
+                                       .engine_config = &h->config,
+                                       .tokenizer = tok,
+                                       .chunk_tokens = chunk,
+                                       .clock = mp_clock_monotonic() };
+}
+
 static struct mp_batcher *open_batcher(struct harness *h, const struct mp_tokenizer *tok,
                                        uint32_t chunk)
 {
-    const struct mp_batcher_config config = { .engine = h->engine,
-                                              .engine_config = &h->config,
-                                              .tokenizer = tok,
-                                              .chunk_tokens = chunk,
-                                              .clock = mp_clock_monotonic() };
+    const struct mp_batcher_config config = batcher_config(h, tok, chunk);
     struct mp_batcher *b;
 
     CHECK_EQ(mp_batcher_create(&config, &b), MP_OK);
@@ -205,6 +211,50 @@ static void a_running_sequence_gives_its_beginning(void)
     CHECK(memcmp(two.ids, wanted[3], sizeof(two.ids)) == 0);
     mp_batcher_destroy(b);
     harness_close(&h);
+}
+
+/* Prompts in turn on fewer sequences than there are prompts: what a sequence held is kept, and the
+ * bits are the same. Without room they are read anew. */
+static void kept_prompts_come_back(void)
+{
+    static const uint64_t budgets[] = { 64 << 20, 0 };
+    static const uint32_t turns[] = { 3, 4, 9, 3, 4, 9, 15, 3, 9, 4 }; /* 9 and 15 begin like 3 */
+
+    for (size_t n = 0; n < MP_ARRAY_LEN(budgets); n++) {
+        struct mp_batcher_config config;
+        const struct mp_prefix_stats *kept;
+        struct mp_batcher *b;
+        uint64_t reused = 0;
+        struct harness h;
+
+        open_model(&h, FIXTURE, 1, 80, 80, 2);
+        run_alone(&h);
+        config = batcher_config(&h, NULL, 8);
+        config.prefix_bytes = budgets[n];
+        config.prefix_step_bytes = 4000;
+        CHECK_EQ(mp_batcher_create(&config, &b), MP_OK);
+        for (size_t i = 0; i < MP_ARRAY_LEN(turns); i++) {
+            struct result r = { 0 };
+            const struct mp_job_config job = job_of(&prompts[turns[i]], &r);
+
+            submit(b, &job);
+            run_all(b);
+            CHECK(memcmp(r.ids, wanted[turns[i]], sizeof(r.ids)) == 0);
+            reused += r.reused;
+            /* All blocks but one at most, which may not be worth it. */
+            if (n == 0 && i >= 3 && i != 6)
+                CHECK(r.reused + 16 >= (prompts[turns[i]].count - 1) / 16 * 16);
+        }
+        kept = mp_prefix_store_stats(mp_batcher_prefixes(b));
+        CHECK(kept->bytes <= budgets[n]);
+        CHECK_EQ(kept->found_tokens > 0, n == 0);
+        CHECK_EQ(reused > 100, n == 0);
+        CHECK_EQ(mp_batcher_stats(b)->reused_tokens, reused);
+        CHECK(mp_batcher_stats(b)->prompt_ns > 0);
+        CHECK(mp_batcher_stats(b)->prompt_ns <= mp_batcher_stats(b)->step_ns);
+        mp_batcher_destroy(b);
+        harness_close(&h);
+    }
 }
 
 static uint32_t order[16], ended;
@@ -628,11 +678,7 @@ static void no_memory_is_an_error_of_one_job(void)
     CHECK_EQ(mp_tokenizer_load(TINY, &tok), MP_OK);
     open_model(&h, TINY, 1, 80, 24, 1);
     for (n = 0;; n++) {
-        const struct mp_batcher_config config = { .engine = h.engine,
-                                                  .engine_config = &h.config,
-                                                  .tokenizer = tok,
-                                                  .chunk_tokens = 8,
-                                                  .clock = mp_clock_monotonic() };
+        const struct mp_batcher_config config = batcher_config(&h, tok, 8);
         struct mp_batcher *b = NULL;
         struct mp_job *job = NULL;
         struct result r = { 0 };
@@ -665,6 +711,7 @@ int main(void)
 {
     RUN(jobs_in_company_are_as_alone);
     RUN(a_running_sequence_gives_its_beginning);
+    RUN(kept_prompts_come_back);
     RUN(waiting_jobs_are_overtaken_so_often_only);
     RUN(choices_are_the_sequences_of_a_run);
     RUN(texts_and_stop_strings_are_those_of_a_run);

@@ -9,6 +9,7 @@
 
 #include "engine/cli/args/flags.h"
 #include "engine/repack/repack.h"
+#include "engine/session/session.h"
 #include "engine/text/tokenizer.h"
 #include "vmm/base/error.h"
 
@@ -261,6 +262,7 @@ enum mp_status mp_args_parse(enum mp_command command, int argc, char **argv, str
         .port = 8080,
         .queue = 64,
         .chunk_tokens = 64,
+        .prefix_memory = MP_KEPT_AUTO,
         .request_bytes = 4u << 20,
         .connections = 256,
         .idle_s = 30,

@@ -7,6 +7,7 @@
 #include "engine/forward/engine.h"
 #include "engine/forward/sampler.h"
 #include "engine/session/answer.h"
+#include "engine/batch/prefix_store.h"
 
 /*
  * Continuous batching: jobs (a prompt to be continued) join and leave a running batch at steps. For
@@ -17,7 +18,8 @@
  * become free: first those of whose prompts sequences hold most, else in the order in which they
  * came; but none is overtaken by more than MP_JOB_OVERTAKEN_MAX younger ones. Keys and values of
  * what a sequence has processed stay when its job ends: a job starts behind the longest beginning
- * of its prompt that a sequence holds, its own or, by copying, another one's.
+ * of its prompt that a sequence holds, its own or, by copying, another one's, or that is kept
+ * beside the sequences: what a sequence held goes there when another job takes it.
  *
  * The logits of a job are those of a run of its prompt alone, bit for bit (engine.h), and its
  * random numbers are those of sequence `choice` of such a run.
@@ -35,6 +37,9 @@ struct mp_batcher_config {
     const struct mp_engine_config *engine_config; /* both outlive the batcher */
     const struct mp_tokenizer *tokenizer;         /* or NULL, as in struct mp_answer_rules */
     uint32_t chunk_tokens;                        /* >= 1 */
+    uint64_t prefix_bytes;      /* for prompts that no sequence holds any more; without effect where
+                                   mp_engine_kv_bytes() is 0 */
+    uint64_t prefix_step_bytes; /* as in prefix_store.h; 0: they are not kept at all */
     struct mp_clock *clock;
 };
 
@@ -82,6 +87,7 @@ struct mp_batcher_stats {
     uint64_t submitted, ended, failed, canceled;
     uint64_t prompt_tokens, reused_tokens, generated_tokens;
     uint64_t steps, step_ns, decode_steps;
+    uint64_t prompt_ns; /* of step_ns, the part of prompt tokens */
 };
 
 enum mp_status mp_batcher_create(const struct mp_batcher_config *config,
@@ -110,5 +116,8 @@ bool mp_batcher_busy(const struct mp_batcher *batcher);
 enum mp_status mp_batcher_step(struct mp_batcher *batcher) MP_MUST_CHECK;
 
 const struct mp_batcher_stats *mp_batcher_stats(const struct mp_batcher *batcher);
+
+/* Where prompts are kept that no sequence holds any more; NULL: nowhere. */
+struct mp_prefix_store *mp_batcher_prefixes(const struct mp_batcher *batcher);
 
 #endif

@@ -2,7 +2,7 @@
  * The list of jobs and the batch of each step. What a job is made of is batcher_job.c's, which
  * sequence it runs on batcher_slots.c's; arithmetic and paging are the engine's.
  */
-#include "engine/session/batcher_int.h"
+#include "engine/batch/batcher_int.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -26,6 +26,16 @@ static void take_arrays(struct mp_batcher *b, struct mp_arena *arena)
         b->slots[s].ids = ids + (size_t)s * engine->ctx;
 }
 
+static enum mp_status open_prefixes(struct mp_batcher *b)
+{
+    const struct mp_batcher_config *c = &b->config;
+    const uint64_t bytes = mp_engine_kv_bytes(c->engine, MP_PREFIX_TOKENS);
+
+    if (bytes == 0 || c->prefix_step_bytes == 0)
+        return MP_OK;
+    return mp_prefix_store_create(bytes, c->prefix_bytes, c->prefix_step_bytes, &b->prefixes);
+}
+
 enum mp_status mp_batcher_create(const struct mp_batcher_config *config,
                                  struct mp_batcher **batcher_p)
 {
@@ -39,8 +49,11 @@ enum mp_status mp_batcher_create(const struct mp_batcher_config *config,
     b->sequences = config->engine_config->sequences;
     b->last = &b->jobs;
     take_arrays(b, &arena);
-    status = mp_arena_open(&arena, "a batcher");
+    status = open_prefixes(b);
+    if (status == MP_OK)
+        status = mp_arena_open(&arena, "a batcher");
     if (status != MP_OK) {
+        mp_prefix_store_destroy(b->prefixes);
         free(b);
         return status;
     }
@@ -74,6 +87,7 @@ void mp_batcher_destroy(struct mp_batcher *b)
         return;
     while (b->jobs != NULL)
         mp_batcher_cancel(b, b->jobs);
+    mp_prefix_store_destroy(b->prefixes);
     free(b->block);
     free(b);
 }
@@ -180,7 +194,7 @@ static void fill_batch(struct mp_batcher *b)
     const uint32_t tokens_max = b->config.engine_config->tokens_max;
     uint32_t room;
 
-    b->count = 0;
+    b->count = b->prompt_count = 0;
     for (struct mp_job *job = b->jobs; job != NULL; job = job->next) {
         job->in_step = false;
         if (generates(job))
@@ -197,9 +211,10 @@ static void fill_batch(struct mp_batcher *b)
             continue;
         for (uint32_t at = job->position; at < end && room > 0; at++, room--) {
             add_token(b, job, job->config.prompt[at], at, at + 1 == end);
-            b->stats.prompt_tokens++;
+            b->prompt_count++;
         }
     }
+    b->stats.prompt_tokens += b->prompt_count;
 }
 
 static struct mp_job *first_in_step(const struct mp_batcher *b)
@@ -306,6 +321,7 @@ enum mp_status mp_batcher_step(struct mp_batcher *b)
     };
     const float *logits = NULL;
     enum mp_status status;
+    uint64_t ns;
 
     mp_slots_start_jobs(b);
     fill_batch(b);
@@ -314,7 +330,9 @@ enum mp_status mp_batcher_step(struct mp_batcher *b)
     batch.count = b->count;
     b->stats.steps++;
     status = mp_forward(b->config.engine, &batch, &logits);
-    b->stats.step_ns += mp_clock_now_ns(b->config.clock) - start_ns;
+    ns = mp_clock_now_ns(b->config.clock) - start_ns;
+    b->stats.step_ns += ns;
+    b->stats.prompt_ns += (uint64_t)((double)ns * b->prompt_count / b->count);
     if (status != MP_OK)
         return fail_step(b, status);
     take_results(b, logits);
@@ -324,4 +342,9 @@ enum mp_status mp_batcher_step(struct mp_batcher *b)
 const struct mp_batcher_stats *mp_batcher_stats(const struct mp_batcher *b)
 {
     return &b->stats;
+}
+
+struct mp_prefix_store *mp_batcher_prefixes(const struct mp_batcher *b)
+{
+    return b->prefixes;
 }

@@ -3,7 +3,7 @@
  */
 #include <string.h>
 
-#include "engine/session/batcher_int.h"
+#include "engine/batch/batcher_int.h"
 
 /* Copying keys and values of fewer tokens than this is not worth it. */
 #define SHARED_TOKENS_MIN 16
@@ -47,10 +47,23 @@ static struct mp_slot *choose_slot(const struct mp_batcher *b, const struct mp_j
     return best;
 }
 
-/* Copy a longer beginning of the prompt from another sequence, where the engine can. */
-static uint32_t share(struct mp_batcher *b, struct mp_slot *slot, const struct mp_job *job)
+/* How much of the prompt any sequence holds. */
+static uint32_t most_held(const struct mp_batcher *b, const struct mp_job *job)
 {
-    const uint32_t own = usable_tokens(b, slot, job);
+    uint32_t most = 0;
+
+    for (uint32_t s = 0; s < b->sequences; s++) {
+        const uint32_t tokens = usable_tokens(b, &b->slots[s], job);
+
+        most = tokens > most ? tokens : most;
+    }
+    return most;
+}
+
+/* Copy a longer beginning of the prompt than `own` from another sequence, where the engine can. */
+static uint32_t copy_from_other(struct mp_batcher *b, struct mp_slot *slot,
+                                const struct mp_job *job, uint32_t own)
+{
     const struct mp_slot *other = NULL;
     uint32_t most = own + SHARED_TOKENS_MIN - 1;
 
@@ -69,29 +82,57 @@ static uint32_t share(struct mp_batcher *b, struct mp_slot *slot, const struct m
     return most;
 }
 
-/* How much of the prompt any sequence holds, in portions that are worth a change of order. */
-static uint32_t held_portions(const struct mp_batcher *b, const struct mp_job *job)
+struct place {
+    struct mp_engine *engine;
+    uint32_t sequence;
+};
+
+static void save(void *ctx, uint32_t first, void *out)
 {
-    uint32_t most = 0;
+    const struct place *place = ctx;
 
-    for (uint32_t s = 0; s < b->sequences; s++) {
-        const uint32_t tokens = usable_tokens(b, &b->slots[s], job);
-
-        most = tokens > most ? tokens : most;
-    }
-    return most / SHARED_TOKENS_MIN;
+    mp_engine_save_kv(place->engine, place->sequence, first, MP_PREFIX_TOKENS, out);
 }
 
-/* The waiting job to start: the oldest of those of whose prompts most is held, as that may be
- * overwritten by any other; but the oldest of all where others have gone first often enough. NULL:
- * none waits. */
+static void restore(void *ctx, uint32_t first, const void *in)
+{
+    const struct place *place = ctx;
+
+    mp_engine_restore_kv(place->engine, place->sequence, first, MP_PREFIX_TOKENS, in);
+}
+
+/* What the sequence holds and the job will overwrite is kept; what is kept of the job's prompt and
+ * no sequence holds is brought back. Returns how much of the prompt the sequence holds then. */
+static uint32_t share(struct mp_batcher *b, struct mp_slot *slot, const struct mp_job *job)
+{
+    const uint32_t own = usable_tokens(b, slot, job);
+    const uint32_t count = (uint32_t)job->config.prompt_count - 1;
+    struct place place = { b->config.engine, (uint32_t)(slot - b->slots) };
+    uint32_t held, kept = 0;
+
+    if (b->prefixes != NULL) {
+        kept = mp_prefix_store_find(b->prefixes, job->config.prompt, count, most_held(b, job));
+        if (slot->held > own)
+            mp_prefix_store_keep(b->prefixes, slot->ids, slot->held, save, &place);
+    }
+    held = copy_from_other(b, slot, job, own);
+    if (kept < held + SHARED_TOKENS_MIN)
+        return held;
+    held = mp_prefix_store_load(b->prefixes, job->config.prompt, count, held, restore, &place);
+    memcpy(slot->ids, job->config.prompt, held * sizeof(*slot->ids));
+    return held;
+}
+
+/* The waiting job to start: the oldest of those of whose prompts most is held (in portions that are
+ * worth a change of order), as that may be overwritten by any other; but the oldest of all where
+ * others have gone first often enough. NULL: none waits. */
 static struct mp_job *next_job(const struct mp_batcher *b)
 {
     struct mp_job *best = NULL;
     uint32_t most = 0;
 
     for (struct mp_job *job = b->jobs; job != NULL; job = job->next) {
-        const uint32_t portions = job->slot == NULL ? held_portions(b, job) : 0;
+        const uint32_t portions = job->slot == NULL ? most_held(b, job) / SHARED_TOKENS_MIN : 0;
 
         if (job->slot != NULL)
             continue;

@@ -1,7 +1,7 @@
 #ifndef MP_BATCHER_INT_H
 #define MP_BATCHER_INT_H
 
-#include "engine/session/batcher.h"
+#include "engine/batch/batcher.h"
 
 /*
  * Private to batcher.c (the list of jobs, the steps), batcher_job.c (what a job is made of) and
@@ -36,13 +36,14 @@ struct mp_slot {
 struct mp_batcher {
     struct mp_batcher_config config;
     struct mp_batcher_stats stats;
-    struct mp_job *jobs, **last; /* in the order in which they came */
-    struct mp_slot *slots;       // (sequences)
+    struct mp_job *jobs, **last;      /* in the order in which they came */
+    struct mp_slot *slots;            // (sequences)
+    struct mp_prefix_store *prefixes; /* or NULL */
     uint32_t sequences;
 
     uint32_t *token, *owner, *position; // (tokens_max)
     uint8_t *want;                      // (tokens_max)
-    uint32_t count;                     /* tokens of the step */
+    uint32_t count, prompt_count;       /* tokens of the step; of them, of prompts */
     float *logits;                      // (vocab): of a restricted job
     void *block;                        /* of all these arrays */
 };

@@ -4,7 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "engine/session/batcher_int.h"
+#include "engine/batch/batcher_int.h"
 #include "vmm/base/error.h"
 
 static enum mp_status check_job(const struct mp_batcher *b, const struct mp_job_config *config)
