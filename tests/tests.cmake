@@ -157,6 +157,7 @@ target_link_options(model_block_type_test PRIVATE -Wl,--wrap=mp_wtype_info,--wra
     -Wl,--wrap=mp_dtype_find,--wrap=mp_wtype_of,--wrap=mp_dtype_of)
 mp_test(model/generate_test LIBS mp_engine SOURCES tests/model/harness.c TIMEOUT 120)
 mp_test(model/measure_test LIBS mp_engine m)
+mp_test(model/memory_share_test LIBS mp_engine m SOURCES tests/model/harness.c WRAP LABELS fault TIMEOUT 120)
 mp_test(model/batcher_test LIBS mp_engine m SOURCES tests/model/harness.c WRAP LABELS fault TIMEOUT 120)
 mp_test(model/draft_test LIBS mp_engine m SOURCES tests/model/harness.c TIMEOUT 240)
 add_test(NAME system/chat/chat COMMAND python3 tests/system/chat/chat_test.py $<TARGET_FILE:moepager>

@@ -22,6 +22,7 @@ struct block {
     enum part part;
     uint64_t number, previous; /* its own, and that of the block before it; 0: none */
     uint64_t round;            /* the call that used it last */
+    uint64_t lost;             /* of a ghost: how many had become one before */
     uint32_t ids[MP_PREFIX_TOKENS];
     void *data; /* NULL: a ghost */
 };
@@ -33,7 +34,7 @@ struct list {
 
 struct mp_prefix_store {
     uint64_t block_bytes, step_blocks;
-    uint64_t numbers, round;
+    uint64_t numbers, round, lost;
     struct list lists[PART_COUNT];
     struct block **buckets; // (bucket_count), a power of two
     size_t bucket_count;
@@ -148,6 +149,7 @@ static void make_ghost(struct mp_prefix_store *s, struct block *block)
     unlink_block(s, block);
     free(block->data);
     block->data = NULL;
+    block->lost = s->lost++;
     link_newest(s, block, PART_GHOST);
     while (s->lists[PART_GHOST].count > s->lists[PART_GHOST].max)
         remove_block(s, s->lists[PART_GHOST].oldest);
@@ -201,7 +203,7 @@ enum mp_status mp_prefix_store_create(uint64_t block_bytes, uint64_t budget_byte
     s->block_bytes = block_bytes;
     s->step_blocks = step_bytes / (block_bytes + sizeof(struct block));
     s->step_blocks += s->step_blocks == 0;
-    s->lists[PART_GHOST].max = s->step_blocks;
+    s->lists[PART_GHOST].max = MP_PREFIX_FAR_STEPS * s->step_blocks;
     s->bucket_count = BUCKETS_FIRST;
     s->buckets = calloc(s->bucket_count, sizeof(struct block *));
     if (s->buckets == NULL) {
@@ -248,6 +250,17 @@ static struct block *follow(const struct mp_prefix_store *s, struct block *befor
     return block;
 }
 
+static void count_use(struct mp_prefix_store *s, const struct block *block)
+{
+    if (block->data != NULL) {
+        s->stats.found_tokens += MP_PREFIX_TOKENS;
+        s->stats.lost_tokens += block->part == PART_LAST ? MP_PREFIX_TOKENS : 0;
+    } else {
+        s->stats.far_tokens += MP_PREFIX_TOKENS;
+        s->stats.missing_tokens += s->lost - block->lost <= s->step_blocks ? MP_PREFIX_TOKENS : 0;
+    }
+}
+
 uint32_t mp_prefix_store_find(struct mp_prefix_store *s, const uint32_t *ids, uint32_t count,
                               uint32_t first)
 {
@@ -264,9 +277,7 @@ uint32_t mp_prefix_store_find(struct mp_prefix_store *s, const uint32_t *ids, ui
         }
         if (at + MP_PREFIX_TOKENS <= first)
             continue;
-        s->stats.found_tokens += block->data != NULL ? MP_PREFIX_TOKENS : 0;
-        s->stats.lost_tokens += block->part == PART_LAST ? MP_PREFIX_TOKENS : 0;
-        s->stats.missing_tokens += block->data == NULL ? MP_PREFIX_TOKENS : 0;
+        count_use(s, block);
     }
     s->round++;
     use(s, deepest);

@@ -21,6 +21,7 @@
 struct mp_prefix_store;
 
 #define MP_PREFIX_TOKENS 16
+#define MP_PREFIX_FAR_STEPS 16
 
 /* Tokens in blocks that were asked for, since the creation. */
 struct mp_prefix_stats {
@@ -28,6 +29,7 @@ struct mp_prefix_stats {
     uint64_t found_tokens;   /* were there */
     uint64_t lost_tokens;    /* of them, would not have been with a step less of memory */
     uint64_t missing_tokens; /* were not there, but would have been with a step more */
+    uint64_t far_tokens;     /* the same, with MP_PREFIX_FAR_STEPS steps more */
 };
 
 /* `block_bytes`, > 0, of each block; `step_bytes`: what the budget changes by at a time. */

@@ -109,6 +109,7 @@ static enum mp_status open_session(struct serve *serve)
         .probe = true,
         .command = "serve",
         .kept_bytes = serve->args->prefix_memory,
+        .memory_bytes = serve->args->memory,
         .routed = mp_heat_routed,
         .routed_ctx = &serve->heat,
     };

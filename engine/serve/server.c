@@ -12,18 +12,61 @@
 #define PREFIX_STEPS 16
 #define IDLE_NS 100000000u
 
+static uint64_t one_expert_bytes(const struct mp_session *session)
+{
+    const struct mp_shape *shape = mp_engine_shape(session->engine);
+
+    return session->memory.expert_bytes / ((uint64_t)shape->layers * shape->experts);
+}
+
+static enum mp_status open_batcher(struct mp_server *server)
+{
+    const struct mp_session *session = server->config.session;
+    const struct mp_memory_plan *memory = &session->memory;
+    const bool shared = memory->shared_bytes > 0;
+    const struct mp_batcher_config config = {
+        .engine = session->engine,
+        .engine_config = &session->engine_config,
+        .tokenizer = session->tokenizer,
+        .chunk_tokens = server->config.chunk_tokens,
+        .prefix_bytes = shared ? memory->shared_bytes - memory->budget_bytes : memory->kept_bytes,
+        .prefix_step_bytes =
+            shared ? mp_memory_share_step(memory->shared_bytes, one_expert_bytes(session))
+                   : memory->kept_bytes / PREFIX_STEPS,
+        .clock = server->config.clock,
+    };
+
+    return mp_batcher_create(&config, &server->batcher);
+}
+
+/* With --memory. */
+static enum mp_status open_share(struct mp_server *server)
+{
+    const struct mp_memory_plan *memory = &server->config.session->memory;
+    const struct mp_memory_share_config config = {
+        .engine = server->config.session->engine,
+        .batcher = server->batcher,
+        .uses = server->config.heat != NULL ? server->config.heat->count : NULL,
+        .total_bytes = memory->shared_bytes,
+        .budget_bytes = memory->budget_bytes,
+        .smallest_bytes = memory->smallest_bytes,
+        .full_bytes = memory->full_bytes,
+        .expert_bytes = memory->expert_bytes,
+    };
+    enum mp_status status;
+
+    if (memory->shared_bytes == 0 || config.uses == NULL)
+        return MP_OK;
+    status = mp_memory_share_create(&config, &server->share);
+    /* Where prompts cannot be kept, nothing is left for them. */
+    if (status == MP_OK && mp_batcher_prefixes(server->batcher) == NULL)
+        status = mp_memory_share_set(server->share, memory->shared_bytes);
+    return status;
+}
+
 enum mp_status mp_server_create(const struct mp_server_config *config, struct mp_server **server_p)
 {
     struct mp_server *server = calloc(1, sizeof(*server));
-    const struct mp_batcher_config batcher = {
-        .engine = config->session->engine,
-        .engine_config = &config->session->engine_config,
-        .tokenizer = config->session->tokenizer,
-        .chunk_tokens = config->chunk_tokens,
-        .prefix_bytes = config->session->memory.kept_bytes,
-        .prefix_step_bytes = config->session->memory.kept_bytes / PREFIX_STEPS,
-        .clock = config->clock,
-    };
     enum mp_status status;
 
     if (server == NULL)
@@ -32,8 +75,12 @@ enum mp_status mp_server_create(const struct mp_server_config *config, struct mp
     mp_tools_find_words(config, &server->words);
     status = mp_heat_open(config);
     if (status == MP_OK)
-        status = mp_batcher_create(&batcher, &server->batcher);
+        status = open_batcher(server);
+    if (status == MP_OK)
+        status = open_share(server);
     if (status != MP_OK) {
+        mp_memory_share_destroy(server->share);
+        mp_batcher_destroy(server->batcher);
         mp_heat_close(config->heat);
         free(server);
         return status;
@@ -50,6 +97,7 @@ void mp_server_destroy(struct mp_server *server)
 {
     if (server == NULL)
         return;
+    mp_memory_share_destroy(server->share);
     mp_batcher_destroy(server->batcher);
     mp_token_mask_destroy(server->mask);
     mp_heat_close(server->config.heat);
@@ -169,6 +217,10 @@ static void copy_numbers(struct mp_server *server)
     mp_lock(&server->lock);
     if (prefixes != NULL)
         server->prefixes = *mp_prefix_store_stats(prefixes);
+    if (server->share != NULL) {
+        server->divided = *mp_memory_share_stats(server->share);
+        server->budget_bytes = server->divided.budget_bytes;
+    }
     server->batcher_stats = *mp_batcher_stats(server->batcher);
     server->counters = *counters;
     mp_unlock(&server->lock);
@@ -190,8 +242,10 @@ static void rest(struct mp_server *server, bool *resting)
  */
 static enum mp_status step(struct mp_server *server)
 {
-    const enum mp_status status = mp_batcher_step(server->batcher);
+    enum mp_status status = mp_batcher_step(server->batcher);
 
+    if (status == MP_OK && server->share != NULL)
+        status = mp_memory_share_look(server->share);
     if (status == MP_OK)
         return MP_OK;
     mp_log_error("serve", "a step has failed: %s", mp_error_last()->text);

@@ -3,6 +3,7 @@
 
 #include "engine/serve/server.h"
 #include "engine/batch/batcher.h"
+#include "engine/batch/memory_share.h"
 #include "engine/text/grammar/token_mask.h"
 #include "vmm/base/lock.h"
 #include "vmm/output/json_out.h"
@@ -49,8 +50,9 @@ struct mp_histogram {
 struct mp_server {
     struct mp_server_config config;
     struct mp_batcher *batcher;
-    struct mp_token_mask *mask;  /* of the loop; made for the first answer that needs it */
-    struct mp_token_words words; /* of the chat format */
+    struct mp_memory_share *share; /* or NULL */
+    struct mp_token_mask *mask;    /* of the loop; made for the first answer that needs it */
+    struct mp_token_words words;   /* of the chat format */
 
     struct mp_mutex lock;
     struct mp_cond work;
@@ -61,6 +63,7 @@ struct mp_server {
     uint64_t events[MP_SERVER_EVENTS]; /* MP_GUARDED_BY(lock) */
     struct mp_batcher_stats batcher_stats; /* MP_GUARDED_BY(lock): copies, as all below */
     struct mp_prefix_stats prefixes;
+    struct mp_memory_share_stats divided;
     struct mp_counters counters;
     uint64_t budget_bytes, failed_steps;
     struct mp_histogram waited, first, all; /* of answers, seconds */

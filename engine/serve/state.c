@@ -131,8 +131,16 @@ static void put_metrics(FILE *out, struct mp_server *server)
     put_number(out, "expert_bytes", "gauge", "bytes of all experts", memory->expert_bytes);
     put_number(out, "weights_bytes", "gauge", "bytes of all other weights", memory->weights_bytes);
     put_number(out, "kv_bytes", "gauge", "bytes of the KV cache at most", memory->kv_bytes);
+    put_number(out, "kept_budget_bytes", "gauge", "bytes that kept prompts may take",
+               server->share != NULL ? server->divided.prefix_bytes : memory->kept_bytes);
     put_number(out, "prefix_bytes", "gauge", "bytes of prompts that no sequence holds any more",
                server->prefixes.bytes);
+    put_number(out, "memory_to_experts_total", "counter",
+               "steps of memory that went from kept prompts to experts",
+               server->divided.to_experts);
+    put_number(out, "memory_to_prefixes_total", "counter",
+               "steps of memory that went from experts to kept prompts",
+               server->divided.to_prefixes);
     put_number(out, "prefix_tokens_total", "counter", "tokens of prompts that were found there",
                server->prefixes.found_tokens);
     put_histogram(out, "wait_seconds", "time until an answer had a sequence", &server->waited);
@@ -302,7 +310,8 @@ enum mp_status mp_budget_reply(struct mp_exchange *exchange)
         read_budget(exchange->request.budget, session->memory.expert_bytes, &bytes);
 
     if (status == MP_OK)
-        status = mp_engine_set_budget(session->engine, bytes);
+        status = server->share != NULL ? mp_memory_share_set(server->share, bytes)
+                                       : mp_engine_set_budget(session->engine, bytes);
     if (status != MP_OK)
         return status;
     mp_engine_plan(session->engine, &plan);

@@ -264,47 +264,104 @@ static uint64_t plan_host_tier(const struct mp_share *share, uint64_t base,
     return bytes;
 }
 
+/* RAM that experts do not get. */
+static uint64_t host_base(const struct mp_session *session)
+{
+    const struct mp_memory_plan *m = &session->memory;
+    const uint64_t base = add(m->weights_bytes, m->state_bytes);
+
+    return session->device.cuda ? base : add(add(base, m->kv_bytes), m->kept_bytes);
+}
+
+/* Of config->memory_bytes experts get what is left, but for some that prompts begin with. */
+static enum mp_status divide_memory(const struct mp_settings *settings,
+                                    const struct mp_session_config *config, struct mp_session *s)
+{
+    struct mp_memory_plan *m = &s->memory;
+    const uint64_t limit =
+        config->memory_bytes < m->room_bytes ? config->memory_bytes : m->room_bytes;
+    const uint64_t part = limit / MARGIN_PARTS;
+
+    if (s->device.cuda)
+        return mp_fail(MP_ERR_CONFIG, "E_USAGE",
+                       "--memory divides RAM, but experts are on a GPU; --budget is for those");
+    if (settings->run.budget.kind != MP_SHARE_AUTO)
+        return mp_fail(MP_ERR_CONFIG, "E_USAGE",
+                       "--memory finds the budget itself; leave out --budget, or --memory");
+    m->margin_bytes = part < MARGIN_BYTES ? part : MARGIN_BYTES;
+    m->kept_bytes = 0;
+    m->shared_bytes = available_bytes(limit, host_base(s), m->margin_bytes);
+    if (m->shared_bytes < m->smallest_bytes)
+        return mp_fail(MP_ERR_NO_MEMORY, "E_RAM",
+                       "--memory %" PRIu64 ": weights %" PRIu64 ", KV cache %" PRIu64
+                       ", activations %" PRIu64 ", the smallest budget of experts %" PRIu64
+                       " and %" PRIu64 " bytes for the rest are more than %" PRIu64
+                       "; lower --ctx or --batch",
+                       config->memory_bytes, m->weights_bytes, m->kv_bytes, m->state_bytes,
+                       m->smallest_bytes, m->margin_bytes, limit);
+    if (m->shared_bytes - m->shared_bytes / KEPT_PARTS >= m->smallest_bytes)
+        m->kept_bytes = m->shared_bytes / KEPT_PARTS;
+    return choose_budget(&settings->run.budget, m->shared_bytes - m->kept_bytes, m);
+}
+
+static void read_room(const struct mp_session_config *config, struct mp_session *session)
+{
+    struct mp_memory_plan *m = &session->memory;
+    struct mp_memory_room room;
+
+    mp_memory_room_read("", &room);
+    m->room_bytes = room.total_bytes == 0 ? UINT64_MAX : room.room_bytes;
+    m->margin_bytes = host_margin(&room);
+    m->kept_bytes = session->device.cuda ? 0 : kept_bytes(config->kept_bytes, m->room_bytes);
+}
+
+static enum mp_status refuse_room(const struct mp_session *session, uint64_t experts)
+{
+    const struct mp_memory_plan *m = &session->memory;
+
+    return mp_fail(MP_ERR_NO_MEMORY, "E_RAM",
+                   "not enough RAM: weights %" PRIu64 ", KV cache %" PRIu64 ", activations %" PRIu64
+                   ", prompts %" PRIu64 ", experts %" PRIu64
+                   " bytes, but this process can take %" PRIu64
+                   "; lower --%sbudget, --ctx or --prefill-tokens",
+                   m->weights_bytes, session->device.cuda ? 0 : m->kv_bytes, m->state_bytes,
+                   m->kept_bytes, experts, m->room_bytes, session->device.cuda ? "host-" : "");
+}
+
 enum mp_status mp_memory_plan_make(const struct mp_settings *settings,
                                    const struct mp_session_config *config,
                                    struct mp_session *session)
 {
     const struct mp_run_settings *run = &settings->run;
     struct mp_memory_plan *m = &session->memory;
-    struct mp_memory_room room;
-    uint64_t base, experts, available = 0;
+    uint64_t experts, available = UINT64_MAX;
     enum mp_status status = measure(run, config->model, session);
 
     if (status != MP_OK)
         return status;
-    mp_memory_room_read("", &room);
-    m->room_bytes = room.total_bytes == 0 ? UINT64_MAX : room.room_bytes;
-    m->margin_bytes = host_margin(&room);
-    m->kept_bytes = session->device.cuda ? 0 : kept_bytes(config->kept_bytes, m->room_bytes);
-    if (session->device.cuda) {
+    read_room(config, session);
+    if (config->memory_bytes > 0) {
+        status = divide_memory(settings, config, session);
+        experts = m->budget_bytes;
+    } else if (session->device.cuda) {
         status = plan_device(&run->budget, config->plan_only, m);
-        base = add(m->weights_bytes, m->state_bytes);
-        experts = plan_host_tier(&run->host_budget, base, m);
+        experts = plan_host_tier(&run->host_budget, host_base(session), m);
         session->engine_config.host_budget_bytes = experts;
         experts = experts < m->host_full_bytes ? experts : m->host_full_bytes;
     } else {
-        base = add(add(add(m->weights_bytes, m->kv_bytes), m->state_bytes), m->kept_bytes);
-        available = available_bytes(m->room_bytes, base, m->margin_bytes);
+        available = available_bytes(m->room_bytes, host_base(session), m->margin_bytes);
         status = choose_budget(&run->budget, available, m);
         experts = m->budget_bytes;
     }
     if (status != MP_OK)
         return status;
-    m->total_bytes = add(base, experts);
-    if (m->total_bytes > m->room_bytes && !config->plan_only)
-        return mp_fail(MP_ERR_NO_MEMORY, "E_RAM",
-                       "not enough RAM: weights %" PRIu64 ", KV cache %" PRIu64
-                       ", activations %" PRIu64 ", prompts %" PRIu64 ", experts %" PRIu64
-                       " bytes, but this process can take %" PRIu64
-                       "; lower --%sbudget, --ctx or --prefill-tokens",
-                       m->weights_bytes, session->device.cuda ? 0 : m->kv_bytes, m->state_bytes,
-                       m->kept_bytes, experts, m->room_bytes, session->device.cuda ? "host-" : "");
-    if (!session->device.cuda && !config->plan_only && run->budget.kind == MP_SHARE_AUTO &&
-        available < m->smallest_bytes && m->smallest_bytes < m->full_bytes)
-        warn_smallest(m, base);
+    m->total_bytes = add(host_base(session), experts);
+    if (config->plan_only)
+        return MP_OK;
+    if (m->total_bytes > m->room_bytes)
+        return refuse_room(session, experts);
+    if (run->budget.kind == MP_SHARE_AUTO && available < m->smallest_bytes &&
+        m->smallest_bytes < m->full_bytes)
+        warn_smallest(m, host_base(session));
     return MP_OK;
 }

@@ -44,11 +44,11 @@ struct mp_session_config {
     const char *decision_log;           /* or NULL */
     const struct mp_observer *observer; /* or NULL */
     const char *forced_routing;         /* a trace whose routing replaces the model's; or NULL */
-    bool probe;     /* this program is moepager: it may run itself to measure a device */
-    bool no_engine; /* stop after weights are read: engine is NULL */
-    bool drafts;    /* as the settings say */
-    uint64_t
-        kept_bytes; /* of RAM, for prompts that the caller keeps; MP_KEPT_AUTO: what is usual */
+    bool probe;            /* this program is moepager: it may run itself to measure a device */
+    bool no_engine;        /* stop after weights are read: engine is NULL */
+    bool drafts;           /* as the settings say */
+    uint64_t kept_bytes;   /* of RAM, for prompts that the caller keeps; or MP_KEPT_AUTO */
+    uint64_t memory_bytes; /* of RAM for everything, divided by the plan; 0: as the settings say */
     struct mp_draft_source *draft_source; /* instead of theirs, owned from now on,
                                              also if opening fails; or NULL */
     const char *command; /* as `moepager top` shows it; NULL: it does not show this session */
@@ -61,12 +61,12 @@ struct mp_memory_plan {
     uint64_t expert_bytes;  /* all routed experts, as in the files */
     uint64_t kv_bytes, state_bytes;
     uint64_t kept_bytes;   /* of RAM: see struct mp_session_config */
+    uint64_t shared_bytes; /* with its memory_bytes: for budget and kept prompts together */
     uint64_t budget_bytes; /* for routed experts; `full_bytes` if it is for all */
     uint64_t smallest_bytes, full_bytes;
-    uint64_t
-        total_bytes;     /* weights, cache, activations, kept and budget; UINT64_MAX: beyond 2^64 */
-    uint32_t slices;     /* that each expert is stored in */
-    uint64_t room_bytes; /* what this process can still allocate; UINT64_MAX: unknown */
+    uint64_t total_bytes;  /* of all these, but for shared; UINT64_MAX: beyond 2^64 */
+    uint32_t slices;       /* that each expert is stored in */
+    uint64_t room_bytes;   /* what this process can still allocate; UINT64_MAX: unknown */
     uint64_t margin_bytes; /* of it, reserved by an automatic budget */
     /* With a device, else 0: */
     uint64_t device_free_bytes, device_total_bytes;

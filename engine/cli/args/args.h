@@ -26,6 +26,7 @@ struct mp_args {
     const char *host, *api_key_file, *tls_cert, *tls_key; /* of serve */
     uint64_t port, queue, chunk_tokens, request_bytes, connections, idle_s, answer_s, grace_s;
     uint64_t prefix_memory; /* of serve; MP_KEPT_AUTO: not given */
+    uint64_t memory;        /* of serve; 0: not given */
     const char *stops[MP_STOPS_MAX];
     uint64_t stop_count;
     uint64_t max_tokens, warm_tokens, prompt_tokens, gen_tokens, repeat, shard_bytes;

@@ -191,6 +191,8 @@ const struct mp_flag mp_flags[] = {
            "answers that may wait for a sequence; more are refused (64)"),
     NUMBER("chunk-tokens", chunk_tokens, 1, 65535, SERVE, EXPERT, "N",
            "tokens of prompts per step while answers are being generated (64)"),
+    { "memory", MP_FLAG_BYTES, AT(memory), 1, 1ull << 50, 0, SERVE, BASIC, "SIZE",
+      "RAM for all of it; experts and kept prompts get what is worth most, in place of --budget" },
     { "prefix-memory", MP_FLAG_BYTES, AT(prefix_memory), 0, 1ull << 50, 0, SERVE, EXPERT, "SIZE",
       "RAM for prompts that no sequence holds any more (256MiB, or 1/32 of the RAM there is)" },
     { "request-bytes", MP_FLAG_BYTES, AT(request_bytes), 1024, 1u << 28, 0, SERVE, EXPERT, "SIZE",

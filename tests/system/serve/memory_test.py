@@ -1,9 +1,9 @@
 """What a server keeps of prompts, and how it shares its memory:
 
     memory_test.py MOEPAGER"""
-import sys
+import subprocess
 
-from serving import Server, run
+from serving import MODEL, MOEPAGER, Server, run
 
 TEXTS = [f"# {word}\n" + "".join(f"def {word}_{i}(a, b):\n    return a + {i} * b\n" for i in range(12))
          for word in ("first", "second", "third")]
@@ -33,4 +33,31 @@ def check_kept_prompts():
         assert server.metric("prefix_bytes") == 0
 
 
+def refused(text, *flags):
+    bad = subprocess.run([MOEPAGER, "serve", "--model", MODEL, "--port", "0", *flags],
+                         capture_output=True, text=True)
+    assert bad.returncode in (2, 4) and text in bad.stderr, bad.stderr
+
+
+def check_one_memory():
+    """Experts and kept prompts share what is left of --memory; no text changes with it."""
+    wanted = {text: run(text, "--max-tokens", "8") for text in TEXTS}
+    flags = ["--batch", "1", "--ctx", "512", "--memory", "20MiB"]
+    with Server(*flags) as server:
+        both = server.metric("budget_bytes") + server.metric("kept_budget_bytes")
+        assert server.metric("budget_bytes") < server.metric("expert_bytes") and both < 20 << 20
+        for text in TEXTS * 8:
+            assert ask(server, text)[0] == wanted[text]
+            assert server.metric("prefix_bytes") <= server.metric("kept_budget_bytes")
+            assert server.metric("budget_bytes") + server.metric("kept_budget_bytes") == both
+        status, reply = server.ask("POST", "/moepager/budget", {"budget": "4MiB"})
+        assert status == 200, reply
+        assert server.metric("budget_bytes") + server.metric("kept_budget_bytes") == both
+        status, reply = server.ask("POST", "/moepager/budget", {"budget": "all"})
+        assert status == 400 and "--memory leaves" in reply, reply
+    refused("leave out --budget", *flags, "--budget", "25%")
+    refused("error[E_RAM]: --memory", "--memory", "1MiB")
+
+
 check_kept_prompts()
+check_one_memory()
