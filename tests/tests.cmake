@@ -167,6 +167,7 @@ add_test(NAME system/top/top COMMAND python3 tests/system/top/top_test.py $<TARG
     WORKING_DIRECTORY ${PROJECT_SOURCE_DIR})
 set_tests_properties(system/top/top PROPERTIES TIMEOUT 300 LABELS cli)
 if(MHD_FOUND)
+    mp_test(model/serve_stress_test LIBS mp_engine m SOURCES tests/model/harness.c TIMEOUT 240)
     mp_test(model/serve_test LIBS mp_engine m SOURCES tests/model/harness.c WRAP_FILES LABELS fault TIMEOUT 240)
     foreach(case api client limits stop)
         add_test(NAME system/serve/${case} COMMAND python3 tests/system/serve/serve_test.py

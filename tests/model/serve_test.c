@@ -3,11 +3,8 @@
  * for each n, gets an answer, an error, or a closed connection; the next request gets what it would
  * have got without. Then starting and stopping under the same failures.
  */
-#include <arpa/inet.h>
-#include <netinet/in.h>
 #include <pthread.h>
 #include <stdio.h>
-#include <sys/socket.h>
 #include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
@@ -15,6 +12,7 @@
 #include "engine/serve/http.h"
 #include "engine/serve/server.h"
 #include "tests/model/harness.h"
+#include "tests/model/http_client.h"
 #include "tests/support/fault/wrap.h"
 #include "tests/support/test.h"
 #include "tests/support/tmpdir.h"
@@ -80,40 +78,11 @@ static struct mp_server_config server_config(void)
 
 /* ---- a client */
 
-static int connect_to(uint16_t port)
-{
-    struct sockaddr_in address = { .sin_family = AF_INET, .sin_port = htons(port) };
-    const int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-
-    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-    CHECK(fd >= 0);
-    CHECK_EQ(connect(fd, (struct sockaddr *)&address, sizeof(address)), 0);
-    return fd;
-}
-
-/* The reply to one request, as long as the connection gives something; "" if it was closed. */
 static const char *ask(uint16_t port, const char *line, const char *body)
 {
     static char reply[REPLY_BYTES];
-    char request[2048];
-    const int bytes = snprintf(request, sizeof(request),
-                               "%s HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n"
-                               "Content-Length: %zu\r\n\r\n%s",
-                               line, strlen(body), body);
-    const int fd = connect_to(port);
-    size_t got = 0;
 
-    CHECK(bytes > 0 && (size_t)bytes < sizeof(request));
-    CHECK_EQ(send(fd, request, (size_t)bytes, MSG_NOSIGNAL), bytes);
-    while (got + 1 < sizeof(reply)) {
-        const ssize_t n = recv(fd, reply + got, sizeof(reply) - 1 - got, 0);
-
-        if (n <= 0)
-            break;
-        got += (size_t)n;
-    }
-    reply[got] = '\0';
-    close(fd);
+    http_ask(port, line, body, reply, sizeof(reply));
     return reply;
 }
 
