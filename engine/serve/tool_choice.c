@@ -87,14 +87,15 @@ static void add_tagged(struct parts *p, const struct mp_calls_style *style,
     {
         const char *type = json_string_value(json_object_get(schema, "type"));
         const bool text = type != NULL && strcmp(type, "string") == 0;
+        const bool json = !text && style->text[MP_CALLS_JSON] != NULL;
         const bool required = is_in(json_object_get(parameters, "required"), key);
 
         add(p, (struct mp_grammar_part){ .text = style->text[MP_CALLS_KEY],
                                          .optional = required ? 0 : PARTS_OF_KEY });
         add_text(p, key);
-        add_text(p, style->text[MP_CALLS_VALUE]);
+        add_text(p, style->text[json ? MP_CALLS_JSON : MP_CALLS_VALUE]);
         add(p, (struct mp_grammar_part){ .schema = text ? NULL : schema });
-        add_text(p, style->text[MP_CALLS_VALUE_END]);
+        add_text(p, style->text[json ? MP_CALLS_JSON_END : MP_CALLS_VALUE_END]);
     }
 }
 
@@ -110,7 +111,7 @@ static void add_tool(struct parts *p, const struct mp_calls_style *style, const 
     add_text(p, style->text[MP_CALLS_NAME]);
     add_text(p, json_string_value(json_object_get(function, "name")));
     add_text(p, style->text[MP_CALLS_ARGUMENTS]);
-    if (style->kind == MP_CALLS_TAGGED)
+    if (style->kind == MP_CALLS_TAGGED || style->kind == MP_CALLS_BARE)
         add_tagged(p, style, parameters);
     else
         add(p, (struct mp_grammar_part){ .schema = parameters });

@@ -176,7 +176,7 @@ static void memory_follows_what_is_asked(void)
     tick_ns = 100000000; /* a slow machine */
     for (uint32_t i = 0; i < PROMPTS; i++)
         wanted[i] = ask(i);
-    for (uint32_t i = 0; i < 500; i++) {
+    for (uint32_t i = 0; i < 180; i++) {
         const struct answer answer = ask(i % PROMPTS);
 
         CHECK(memcmp(&answer, &wanted[i % PROMPTS], sizeof(answer)) == 0);
@@ -185,7 +185,7 @@ static void memory_follows_what_is_asked(void)
     CHECK(stats->budget_bytes < first);
     most = stats->prefix_bytes;
     tick_ns = 1; /* computing a prompt takes no time, waiting for experts some */
-    for (uint32_t i = 0; i < 600; i++)
+    for (uint32_t i = 0; i < 120; i++)
         (void)ask(1000 + i);
     CHECK(stats->to_experts > 0);
     CHECK(stats->prefix_bytes < most);

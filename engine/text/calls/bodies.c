@@ -74,6 +74,7 @@ static enum mp_status read_object(struct mp_reply *reply, struct mp_slice object
     return status;
 }
 
+/* LFM2 writes calls as Python does, unless it was asked for JSON. */
 static enum mp_status read_objects(struct mp_reply *reply, struct mp_slice body, bool *good_p)
 {
     const bool array = mp_slice_skip(&body, "[");
@@ -84,16 +85,19 @@ static enum mp_status read_objects(struct mp_reply *reply, struct mp_slice body,
         *good_p = mp_slice_json(&body, &object) && object.text[0] == '{';
         if (*good_p)
             status = read_object(reply, object, good_p);
+        else if (reply->style->kind == MP_CALLS_PYTHON)
+            status = mp_calls_read_literals(reply, "(=)", &body, good_p);
     } while (status == MP_OK && *good_p && array && mp_slice_skip(&body, ","));
+    /* LFM2's belongs to the word that closes. */
     if (array && *good_p)
-        *good_p = mp_slice_skip(&body, "]");
+        *good_p = mp_slice_skip(&body, "]") || reply->style->kind == MP_CALLS_PYTHON;
     *good_p = *good_p && mp_slice_trim(body).bytes == 0;
     return status;
 }
 
 /* ---- names before arguments */
 
-static struct mp_slice take_name(struct mp_slice *body)
+struct mp_slice mp_calls_take_name(struct mp_slice *body)
 {
     struct mp_slice name;
 
@@ -110,7 +114,7 @@ static struct mp_slice take_name(struct mp_slice *body)
 static enum mp_status read_named(struct mp_reply *reply, struct mp_slice *body, bool *good_p)
 {
     const struct mp_calls_style *style = reply->style;
-    const struct mp_slice name = take_name(body);
+    const struct mp_slice name = mp_calls_take_name(body);
     const char *brace = memchr(body->text, '{', body->bytes);
     struct mp_slice json;
 
@@ -146,7 +150,7 @@ static bool is_text(const struct mp_reply *reply, struct mp_slice name, struct m
     return false;
 }
 
-static enum mp_status append_text(struct mp_calls_buffer *out, struct mp_slice text)
+enum mp_status mp_calls_append_text(struct mp_calls_buffer *out, struct mp_slice text)
 {
     json_t *string = json_stringn(text.text, text.bytes);
     char *quoted = string != NULL ? json_dumps(string, JSON_ENCODE_ANY) : NULL;
@@ -162,8 +166,8 @@ static enum mp_status append_value(struct mp_calls_buffer *out, struct mp_slice 
 {
     const struct mp_slice bare = mp_slice_trim(value);
     json_t *json = text ? NULL : json_loadb(bare.text, bare.bytes, JSON_DECODE_ANY, NULL);
-    enum mp_status status =
-        json != NULL ? mp_calls_append(out, bare.text, bare.bytes) : append_text(out, value);
+    enum mp_status status = json != NULL ? mp_calls_append(out, bare.text, bare.bytes)
+                                         : mp_calls_append_text(out, value);
 
     json_decref(json);
     return status;
@@ -205,6 +209,16 @@ static bool take_key(struct mp_slice *body, const char *word, struct mp_slice *k
     return good;
 }
 
+/* Whether the next value is marked as JSON. */
+static bool says_json(struct mp_slice body, const char *const *text)
+{
+    const char *json = text[MP_CALLS_JSON], *other = text[MP_CALLS_VALUE];
+    const char *at = json != NULL ? memmem(body.text, body.bytes, json, strlen(json)) : NULL;
+    const char *text_at = memmem(body.text, body.bytes, other, strlen(other));
+
+    return at != NULL && (text_at == NULL || at < text_at);
+}
+
 static enum mp_status read_tags(struct mp_reply *reply, struct mp_slice name, struct mp_slice *body,
                                 struct mp_calls_buffer *out, bool *good_p)
 {
@@ -215,18 +229,21 @@ static enum mp_status read_tags(struct mp_reply *reply, struct mp_slice name, st
     while (status == MP_OK && mp_slice_skip(body, text[MP_CALLS_KEY])) {
         struct mp_slice key, value;
 
-        *good_p = take_key(body, text[MP_CALLS_VALUE], &key) &&
-                  take_until(body, text[MP_CALLS_VALUE_END], &value);
+        const bool json = says_json(*body, text);
+
+        *good_p = take_key(body, text[json ? MP_CALLS_JSON : MP_CALLS_VALUE], &key) &&
+                  take_until(body, text[json ? MP_CALLS_JSON_END : MP_CALLS_VALUE_END], &value);
         if (!*good_p)
             return MP_OK;
         if (out->bytes > 1)
             status = mp_calls_append(out, ", ", 2);
         if (status == MP_OK)
-            status = append_text(out, key);
+            status = mp_calls_append_text(out, key);
         if (status == MP_OK)
             status = mp_calls_append(out, ": ", 2);
         if (status == MP_OK)
-            status = append_value(out, value, is_text(reply, name, key));
+            status = append_value(out, value,
+                                  text[MP_CALLS_JSON] != NULL ? !json : is_text(reply, name, key));
     }
     return status == MP_OK ? mp_calls_append(out, "}", 1) : status;
 }
@@ -234,7 +251,7 @@ static enum mp_status read_tags(struct mp_reply *reply, struct mp_slice name, st
 static enum mp_status read_tagged(struct mp_reply *reply, struct mp_slice *body, bool *good_p)
 {
     const char *const *text = reply->style->text;
-    const struct mp_slice name = take_name(body);
+    const struct mp_slice name = mp_calls_take_name(body);
     struct mp_calls_buffer out = { .data = NULL };
     enum mp_status status = MP_OK;
 
@@ -251,20 +268,28 @@ static enum mp_status read_tagged(struct mp_reply *reply, struct mp_slice *body,
 
 /* ---- all */
 
+static enum mp_status read_call(struct mp_reply *reply, struct mp_slice *body, bool *good_p)
+{
+    switch (reply->style->kind) {
+    case MP_CALLS_NAMED: return read_named(reply, body, good_p);
+    case MP_CALLS_BARE: return mp_calls_read_literals(reply, "{:}", body, good_p);
+    default: return read_tagged(reply, body, good_p);
+    }
+}
+
 enum mp_status mp_calls_read(struct mp_reply *reply, struct mp_slice body, bool *good_p)
 {
     const struct mp_calls_style *style = reply->style;
     const size_t before = reply->call_count;
     enum mp_status status = MP_OK;
 
-    if (style->kind == MP_CALLS_OBJECT) {
+    if (style->kind == MP_CALLS_OBJECT || style->kind == MP_CALLS_PYTHON) {
         status = read_objects(reply, body, good_p);
     } else {
         do {
             *good_p = mp_slice_skip(&body, style->text[MP_CALLS_NAME]);
             if (*good_p)
-                status = style->kind == MP_CALLS_NAMED ? read_named(reply, &body, good_p)
-                                                       : read_tagged(reply, &body, good_p);
+                status = read_call(reply, &body, good_p);
             (void)mp_slice_skip(&body, style->text[MP_CALLS_NEXT]);
         } while (status == MP_OK && *good_p && mp_slice_trim(body).bytes > 0);
     }

@@ -32,15 +32,19 @@ enum mp_calls_text {
     MP_CALLS_KEY,       /* of tagged arguments: before a key */
     MP_CALLS_VALUE,     /* between the key and its value */
     MP_CALLS_VALUE_END, /* behind the value */
-    MP_CALLS_OTHER,     /* what else of its words may be special tokens */
+    MP_CALLS_JSON,      /* the same two where the value is no text but JSON; NULL: no difference */
+    MP_CALLS_JSON_END,
+    MP_CALLS_OTHER, /* what else of its words may be special tokens */
     MP_CALLS_TEXTS
 };
 
 enum mp_calls_kind {
     MP_CALLS_NONE,    /* thoughts only */
     MP_CALLS_OBJECT,  /* {"name": ..., "arguments": ...}, or an array of that */
+    MP_CALLS_PYTHON,  /* the same, or calls as Python writes them (LFM2) */
     MP_CALLS_NAMED,   /* the name, then arguments as a JSON object */
     MP_CALLS_TAGGED,  /* the name, then each argument between tags: a text, or JSON */
+    MP_CALLS_BARE,    /* the name, then an object whose keys are bare (Gemma 4) */
     MP_CALLS_CHANNELS /* messages with a channel each (gpt-oss) */
 };
 

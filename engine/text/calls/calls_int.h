@@ -5,7 +5,8 @@
 
 /*
  * Private to reply.c (what is text, what is a call), channels.c (the same for channels), bodies.c
- * (calls from the text between their words) and slices.c (JSON as it was written).
+ * (calls from the text between their words), literals.c (arguments that are no JSON) and slices.c
+ * (JSON as it was written).
  */
 
 /* A part of a text. */
@@ -50,6 +51,19 @@ enum mp_status mp_calls_read(struct mp_reply *reply, struct mp_slice body,
 /* One call; the arguments must be a JSON object. */
 enum mp_status mp_calls_add(struct mp_reply *reply, struct mp_slice name, struct mp_slice arguments,
                             bool *good_p) MP_MUST_CHECK;
+
+/* The name that the text begins with; empty: there is none. */
+struct mp_slice mp_calls_take_name(struct mp_slice *body);
+
+/* Add a text as JSON. */
+enum mp_status mp_calls_append_text(struct mp_calls_buffer *out,
+                                    struct mp_slice text) MP_MUST_CHECK;
+
+/* One call whose arguments are literals: of "(=)" as in name(key='text'), of "{:}" as in
+ * name{key:3}. */
+#define MP_CALLS_QUOTE "<|\"|>" /* may stand around a text, too */
+enum mp_status mp_calls_read_literals(struct mp_reply *reply, const char *marks,
+                                      struct mp_slice *body, bool *good_p) MP_MUST_CHECK;
 
 /* Sort what can be sorted; `last`: all of it. */
 enum mp_status mp_channels_sort(struct mp_reply *reply, bool last) MP_MUST_CHECK;

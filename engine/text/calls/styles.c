@@ -13,6 +13,43 @@
 #define CALL "<" BAR "tool" LINE "call" LINE
 #define SEPARATOR "<" BAR "tool" LINE "sep" BAR ">"
 
+#define DSML(word) "<" BAR "DSML" BAR word
+#define DSML_END(word) "</" BAR "DSML" BAR word ">"
+
+/* DeepSeek V3.2, whose calls stand between tags of this name, and what follows it with another. */
+#define DSML_STYLE(name, calls)                                                                  \
+    {                                                                                            \
+        { DSML(calls) },                                                                         \
+        {                                                                                        \
+            name, MP_CALLS_TAGGED,                                                               \
+            {                                                                                    \
+                THINK, [MP_CALLS_OPEN] = DSML(calls) ">\n", [MP_CALLS_CLOSE] = DSML_END(calls),  \
+                       [MP_CALLS_NEXT] = "", [MP_CALLS_NAME] = DSML("invoke name=\""),           \
+                       [MP_CALLS_ARGUMENTS] = "\">\n", [MP_CALLS_END] = DSML_END("invoke") "\n", \
+                       [MP_CALLS_KEY] = DSML("parameter name=\""),                               \
+                       [MP_CALLS_VALUE] = "\" string=\"true\">",                                 \
+                       [MP_CALLS_VALUE_END] = DSML_END("parameter") "\n",                        \
+                       [MP_CALLS_JSON] = "\" string=\"false\">",                                 \
+                       [MP_CALLS_JSON_END] = DSML_END("parameter") "\n"                          \
+            }                                                                                    \
+        }                                                                                        \
+    }
+
+/* LFM2, whose older templates name the list of tools only. */
+#define LFM2_STYLE(word)                                                                  \
+    {                                                                                     \
+        { word },                                                                         \
+        {                                                                                 \
+            "lfm2", MP_CALLS_PYTHON,                                                      \
+            {                                                                             \
+                THINK, [MP_CALLS_OPEN] = "<|tool_call_start|>[",                          \
+                       [MP_CALLS_CLOSE] = "]<|tool_call_end|>", [MP_CALLS_NEXT] = ", ",   \
+                       [MP_CALLS_NAME] = "{\"name\": \"",                                 \
+                       [MP_CALLS_ARGUMENTS] = "\", \"arguments\": ", [MP_CALLS_END] = "}" \
+            }                                                                             \
+        }                                                                                 \
+    }
+
 /* The first style all of whose words the template has is the one. */
 static const struct {
     const char *words[3];
@@ -40,6 +77,26 @@ static const struct {
           [MP_CALLS_CLOSE] = SECTION "end" BAR ">", [MP_CALLS_NEXT] = "",
           [MP_CALLS_NAME] = CALL "begin" BAR ">", [MP_CALLS_ARGUMENTS] = SEPARATOR,
           [MP_CALLS_END] = CALL "end" BAR ">" } } },
+    DSML_STYLE("dsml", "function_calls"),
+    DSML_STYLE("dsml-tools", "tool_calls"),
+    LFM2_STYLE("<|tool_call_start|>"),
+    LFM2_STYLE("<|tool_list_start|>"),
+    { { "<|tool_call>", "<tool_call|>" },
+      { "gemma",
+        MP_CALLS_BARE,
+        { [MP_CALLS_THINK] = "<|channel>thought",
+          [MP_CALLS_THOUGHT] = "<channel|>",
+          [MP_CALLS_OPEN] = "<|tool_call>",
+          [MP_CALLS_CLOSE] = "<tool_call|>",
+          [MP_CALLS_NEXT] = "<tool_call|><|tool_call>",
+          [MP_CALLS_NAME] = "call:",
+          [MP_CALLS_ARGUMENTS] = "{",
+          [MP_CALLS_END] = "}",
+          [MP_CALLS_KEY] = "",
+          [MP_CALLS_VALUE] = ":<|\"|>",
+          [MP_CALLS_VALUE_END] = "<|\"|>,",
+          [MP_CALLS_JSON] = ":",
+          [MP_CALLS_JSON_END] = "," } } },
     { { "<|tool_calls_section_begin|>" },
       { "kimi",
         MP_CALLS_NAMED,

@@ -5,7 +5,7 @@ import subprocess
 
 from serving import MODEL, MOEPAGER, Server, run
 
-TEXTS = [f"# {word}\n" + "".join(f"def {word}_{i}(a, b):\n    return a + {i} * b\n" for i in range(12))
+TEXTS = [f"# {word}\n" + "".join(f"def {word}_{i}(a, b):\n    return a + {i} * b\n" for i in range(8))
          for word in ("first", "second", "third")]
 
 
@@ -46,7 +46,7 @@ def check_one_memory():
     with Server(*flags) as server:
         both = server.metric("budget_bytes") + server.metric("kept_budget_bytes")
         assert server.metric("budget_bytes") < server.metric("expert_bytes") and both < 20 << 20
-        for text in TEXTS * 8:
+        for text in TEXTS * 3:
             assert ask(server, text)[0] == wanted[text]
             assert server.metric("prefix_bytes") <= server.metric("kept_budget_bytes")
             assert server.metric("budget_bytes") + server.metric("kept_budget_bytes") == both

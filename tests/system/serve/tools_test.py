@@ -17,7 +17,9 @@ CHATML = ("{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}{% if
 DS = "<\uff5ctool\u2581calls\u2581begin\uff5c>"
 STYLES = {  # words of templates that are not among the fixtures
     "deepseek-fenced": DS + "```json", "deepseek": DS, "coder": "<tool_call><function=", "minimax": "<minimax:tool_call>",
-    "kimi": "<|tool_calls_section_begin|>", "mistral-named": "[TOOL_CALLS][ARGS]", "granite": "<|tool_call|>"}
+    "kimi": "<|tool_calls_section_begin|>", "mistral-named": "[TOOL_CALLS][ARGS]", "granite": "<|tool_call|>",
+    "dsml": "<\uff5cDSML\uff5cfunction_calls>", "dsml-tools": "<\uff5cDSML\uff5ctool_calls>",
+    "lfm2": "<|tool_list_start|>", "gemma": "<|tool_call><tool_call|>"}
 
 
 def tool(name, properties, *required):

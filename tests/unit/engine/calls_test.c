@@ -13,6 +13,7 @@
 
 #define BAR "\xef\xbd\x9c"
 #define LINE "\xe2\x96\x81"
+#define DSML(word) "<" BAR "DSML" BAR word
 #define DS(word) "<" BAR "tool" LINE word BAR ">"
 
 static const char tools_json[] =
@@ -105,6 +106,69 @@ static const struct {
       "name=\"city\">x</parameter>\n<parameter name=\"days\">4</parameter>\n</invoke>\n<invoke "
       "name=\"now\">\n</invoke>\n</minimax:tool_call>",
       "Hm.", "", "get_weather({\"city\": \"x\", \"days\": 4})now({})", false },
+    /* DeepSeek V3.2 and later */
+    { DSML("function_calls"),
+      "<think>Hm.</think>I call.\n\n" DSML("function_calls") ">\n" DSML("invoke name=\"get_weather\"") ">\n" DSML(
+          "parameter name=\"city\" string=\"true\"") ">7</" BAR "DSML" BAR
+                                                     "parameter>\n" DSML(
+                                                         "parameter name=\"days\" string=\"false\"") ">[3]</" BAR
+                                                                                                     "DSML" BAR
+                                                                                                     "parameter>\n</" BAR
+                                                                                                     "DSML" BAR
+                                                                                                     "invoke>\n" DSML(
+                                                                                                         "invoke name=\"now\"") ">\n</" BAR
+                                                                                                                                "DSML" BAR
+                                                                                                                                "invoke>\n</" BAR
+                                                                                                                                "DSML" BAR
+                                                                                                                                "function_calls>",
+      "Hm.", "I call.", "get_weather({\"city\": \"7\", \"days\": [3]})now({})", false },
+    { DSML("tool_calls"),
+      DSML("tool_calls") ">" DSML("invoke name=\"a\"") ">" DSML(
+          "parameter name=\"x\" string=\"false\"") ">1</" BAR "DSML" BAR
+                                                   "parameter>" DSML(
+                                                       "parameter name=\"y\" string=\"true\"") "> [2] </" BAR
+                                                                                               "DSML" BAR
+                                                                                               "parameter></" BAR
+                                                                                               "DSML" BAR
+                                                                                               "invoke></" BAR
+                                                                                               "DSML" BAR
+                                                                                               "tool_calls>",
+      "", "", "a({\"x\": 1, \"y\": \" [2] \"})", false },
+    /* LFM2: as Python writes calls, or JSON */
+    { "<|tool_list_start|>",
+      "Let me see.<|tool_call_start|>[get_weather(city=\"K\xc3\xb6ln\", days=3, far=True), "
+      "now(zone=None)]<|tool_call_end|>",
+      "", "Let me see.",
+      "get_weather({\"city\": \"K\xc3\xb6ln\", \"days\": 3, \"far\": true})now({\"zone\": null})",
+      false },
+    { "<|tool_call_start|>",
+      "<think>a</think><|tool_call_start|>[f(a='it\\'s\\n\\u00e9\\q', b=[1, -2.5e+3,], c={'k': "
+      "(1, \"x\")}, d=False)]<|tool_call_end|> Wait.",
+      "a", "Wait.",
+      "f({\"a\": \"it's\\n\xc3\xa9\\\\q\", \"b\": [1, -2.5e+3], \"c\": {\"k\": [1, \"x\"]}, \"d\": "
+      "false})",
+      false },
+    { "<|tool_call_start|>",
+      "<|tool_call_start|>[{\"name\": \"f\", \"arguments\": {\"a\": 1}}]<|tool_call_end|>", "", "",
+      "f({\"a\": 1})", false },
+    { "<|tool_call_start|>", "<|tool_call_start|>[now()]<|tool_call_end|>", "", "", "now({})",
+      false },
+    { "<|tool_call_start|>", "<|tool_call_start|>[f(1)]<|tool_call_end|>", "",
+      "<|tool_call_start|>[f(1)]<|tool_call_end|>", "", false },
+    { "<|tool_call_start|>", "<|tool_call_start|>[f(a='no end)]<|tool_call_end|>", "",
+      "<|tool_call_start|>[f(a='no end)]<|tool_call_end|>", "", false },
+    { "<|tool_call_start|>", "<|tool_call_start|>[f(a=os.exit)]<|tool_call_end|>", "",
+      "<|tool_call_start|>[f(a=os.exit)]<|tool_call_end|>", "", false },
+    /* Gemma 4 */
+    { "<|tool_call> <tool_call|>",
+      "<|channel>thought\nHm.\n<channel|>I look.<|tool_call>call:get_weather{city:<|\"|>it's "
+      "\"x\"<|\"|>,days:3}<tool_call|><|tool_call>call:now{}<tool_call|>",
+      "Hm.", "I look.", "get_weather({\"city\": \"it's \\\"x\\\"\", \"days\": 3})now({})", false },
+    { "<|tool_call> <tool_call|>",
+      "<|tool_call>call:f{a:{b:[1,<|\"|>}<|\"|>],<|\"|>c d<|\"|>:true},e:null,\"f\":false,}<tool_call|>",
+      "", "", "f({\"a\": {\"b\": [1, \"}\"], \"c d\": true}, \"e\": null, \"f\": false})", false },
+    { "<|tool_call> <tool_call|>", "<|tool_call>call:f{a:b}<tool_call|>", "",
+      "<|tool_call>call:f{a:b}<tool_call|>", "", false },
     /* gpt-oss */
     { "<|channel|> <|message|>",
       "<|channel|>analysis<|message|>Hm.<|end|><|start|>assistant<|channel|>analysis<|message|>Yes."
