@@ -18,6 +18,9 @@ set_tests_properties(static/mutation PROPERTIES LABELS static)
 add_test(NAME static/make_pictures COMMAND tools/make_pictures --check
     WORKING_DIRECTORY ${PROJECT_SOURCE_DIR})
 set_tests_properties(static/make_pictures PROPERTIES LABELS static)
+add_test(NAME static/make_transcripts COMMAND tools/make_transcripts --check
+    WORKING_DIRECTORY ${PROJECT_SOURCE_DIR})
+set_tests_properties(static/make_transcripts PROPERTIES LABELS static)
 add_test(NAME static/check_options COMMAND tools/check/options.sh $<TARGET_FILE:moepager>
     WORKING_DIRECTORY ${PROJECT_SOURCE_DIR})
 set_tests_properties(static/check_options PROPERTIES LABELS static)
