@@ -32,11 +32,12 @@
  * Functions marked optional may be NULL, meaning "not interested". All others are required;
  * mp_policy_check() reports what is missing. policy/template.c is a compiled skeleton.
  */
-#define MP_POLICY_ABI 4u
+#define MP_POLICY_ABI 5u
 
 #define MP_EXPERT_NONE UINT32_MAX /* instead of an expert id */
 #define MP_LAYER_ANY UINT32_MAX
 #define MP_SLICES_MAX 16u
+#define MP_ARRIVAL_NEVER UINT64_MAX /* nobody reads the expert */
 
 /*
  * Results of a calibration run (`moepager calibrate`), for policies that use them. Any pointer may
@@ -100,6 +101,9 @@ struct mp_route_facts {
     uint32_t layer, tokens, experts, k;
     const float *scores;     // (tokens, experts): the router's probabilities, all finite
     const uint8_t *resident; // (experts): 1 if the expert's bytes are in the device tier
+    /* (experts), or NULL if nothing is on its way: time until the bytes are there, as far as known;
+     * 0 if resident, MP_ARRIVAL_NEVER if nobody reads them. */
+    const uint64_t *arrival_ns;
     const struct mp_costs *costs;
 };
 
@@ -128,6 +132,7 @@ struct mp_assign_facts {
     const uint32_t *tokens;       // (count): how many tokens chose it
     const float *scores;          // (count): sum of the router's scores of those tokens
     const uint8_t *resident;      // (count): 1 if in the device tier; 0 also if in flight
+    const uint64_t *arrival_ns;   // (count), or NULL: as in mp_route_facts
     const struct mp_costs *costs; /* with the executors to choose from */
     uint64_t link_busy_ns;        /* remaining time of loads in flight; 0 if idle or unknown */
 
@@ -214,9 +219,10 @@ struct mp_prefetch_ops {
 
     uint32_t reach; /* layers ahead for which choose() is called, nearest first; 0 counts as 1 */
 
-    /* Optional. False: choose() would return 0 now, so no prediction is needed. The result may
-     * change in observe() only. */
-    bool (*wants)(const struct mp_policy *policy);
+    /* Optional. False: choose() would return 0 for the layer `distance` ahead of `layer`, so that
+     * need not be predicted. Asked nearest layer first; the result may change in choose() and
+     * observe() only. */
+    bool (*wants)(const struct mp_policy *policy, uint32_t layer, uint32_t distance);
 
     /* True: prefetches that have not started when a router's result is known are cancelled
      * (MoEpic 3.4). */

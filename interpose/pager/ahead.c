@@ -318,9 +318,11 @@ void mp_paged_prefetch(struct mp_paged *paged, const struct mp_routing *routing)
     note_costs(paged);
     check_guess(paged);
     observe(paged);
-    if (ops->choose == NULL || (ops->wants != NULL && !ops->wants(paged->policies.prefetch)))
+    if (ops->choose == NULL)
         return;
     current = describe(paged);
-    for (uint32_t d = 1; d <= (ops->reach > 1 ? ops->reach : 1); d++)
-        look(paged, routing, d, &current);
+    for (uint32_t d = 1; d <= (ops->reach > 1 ? ops->reach : 1); d++) {
+        if (ops->wants == NULL || ops->wants(paged->policies.prefetch, current.layer, d))
+            look(paged, routing, d, &current);
+    }
 }

@@ -88,7 +88,7 @@ static uint32_t extend(struct beam *self, const struct mp_assign_facts *facts, u
 {
     const struct mp_costs *costs = facts->costs;
     const uint32_t i = self->sorter.order[n];
-    const bool cold = !facts->resident[i];
+    const bool cold = mp_assign_is_cold(facts, i);
     uint32_t made = 0;
 
     mp_assert(count > 0 && count <= self->width);
@@ -105,7 +105,7 @@ static uint32_t extend(struct beam *self, const struct mp_assign_facts *facts, u
         plan.from = p;
         plan.on_device = true;
         plan.loads += cold;
-        plan.device_ns += mp_assign_home_ns(costs, facts->tokens[i], facts->resident[i]);
+        plan.device_ns += mp_assign_home_ns(facts, i);
         add_plan(self, made++, &plan);
     }
     if (made > self->width)

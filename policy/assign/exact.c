@@ -87,14 +87,14 @@ static void set_up(struct exact *self, const struct mp_assign_facts *facts)
     self->count = facts->count;
     self->loads_max = costs->transient > 0 ? costs->transient : UINT32_MAX;
     for (uint32_t i = 0; i < facts->count; i++)
-        self->sorter.key[i] = key_of(mp_assign_home_ns(costs, facts->tokens[i], facts->resident[i]),
-                                     mp_assign_helper_ns(costs, facts->tokens[i]));
+        self->sorter.key[i] =
+            key_of(mp_assign_home_ns(facts, i), mp_assign_helper_ns(costs, facts->tokens[i]));
     mp_sorter_sort(self->sorter.order, facts->count, self->sorter.key);
     for (uint32_t n = 0; n < facts->count; n++) {
         const uint32_t i = self->sorter.order[n];
 
-        self->cold[n] = !facts->resident[i];
-        self->device_ns[n] = mp_assign_home_ns(costs, facts->tokens[i], facts->resident[i]);
+        self->cold[n] = mp_assign_is_cold(facts, i);
+        self->device_ns[n] = mp_assign_home_ns(facts, i);
         self->cpu_ns[n] = mp_assign_helper_ns(costs, facts->tokens[i]);
         self->device_sum[n + 1] = self->device_sum[n] + self->device_ns[n];
         self->cpu_sum[n + 1] = self->cpu_sum[n] + self->cpu_ns[n];

@@ -33,13 +33,14 @@ static void greedy_assign(struct mp_policy *policy, const struct mp_assign_facts
     mp_assign_sort_by_difference(self, facts);
     for (uint32_t n = 0; n < facts->count; n++) {
         const uint32_t i = self->order[n];
-        const uint64_t device_ns = mp_assign_home_ns(costs, facts->tokens[i], facts->resident[i]);
+        const uint64_t device_ns = mp_assign_home_ns(facts, i);
         const uint64_t cpu_ns = mp_assign_helper_ns(costs, facts->tokens[i]);
-        const bool full = !facts->resident[i] && costs->transient > 0 && loads >= costs->transient;
+        const bool cold = mp_assign_is_cold(facts, i);
+        const bool full = cold && costs->transient > 0 && loads >= costs->transient;
 
         if (!full && device_sum_ns + device_ns <= cpu_sum_ns + cpu_ns) {
             device_sum_ns += device_ns;
-            loads += !facts->resident[i];
+            loads += cold;
         } else {
             cpu_sum_ns += cpu_ns;
             executors[i] = helper;

@@ -20,7 +20,8 @@ static uint64_t end_of(const struct schedule *schedule, const struct mp_assign_f
                        uint32_t i, uint32_t x, uint64_t *link_p)
 {
     const struct mp_executor *executor = &facts->costs->executors[x];
-    const bool load = mp_executor_loads(executor) && !facts->resident[i];
+    const bool loads = mp_executor_loads(executor);
+    const bool load = loads && mp_assign_is_cold(facts, i);
     uint64_t end = schedule->processor[executor->processor];
 
     mp_assert(x < facts->costs->executor_count);
@@ -29,6 +30,8 @@ static uint64_t end_of(const struct schedule *schedule, const struct mp_assign_f
         end = executor->handoff_ns;
     if (load || executor->reads == MP_READS_LINK)
         end = later(end, *link_p);
+    else if (loads)
+        end = later(end, mp_assign_fetch_ns(facts, i));
     end += mp_executor_ns(executor, facts->tokens[i]);
     if (executor->reads == MP_READS_LINK)
         *link_p = end;
@@ -44,6 +47,25 @@ static void give(struct schedule *schedule, const struct mp_assign_facts *facts,
     schedule->processor[facts->costs->executors[x].processor] =
         end_of(schedule, facts, i, x, &link);
     schedule->link = link;
+}
+
+/* When the link begins with what is assigned now: after what is on its way for the layer. */
+static uint64_t link_free_ns(const struct mp_assign_facts *facts)
+{
+    uint64_t free_ns = facts->link_busy_ns;
+
+    for (uint32_t i = 0; i < facts->count && facts->arrival_ns != NULL; i++) {
+        if (mp_assign_is_coming(facts, i))
+            free_ns = later(free_ns, facts->arrival_ns[i]);
+    }
+    return free_ns;
+}
+
+static uint64_t key_of(const struct mp_assign_facts *facts, uint32_t i)
+{
+    if (mp_assign_is_coming(facts, i))
+        return UINT64_MAX - facts->arrival_ns[i];
+    return facts->tokens[i] + (facts->resident[i] ? 0 : UINT64_C(1) << 32);
 }
 
 static uint64_t *home_free_ns(struct schedule *schedule, const struct mp_assign_facts *facts)
@@ -62,7 +84,7 @@ static uint64_t span_of(const struct schedule *schedule)
 
 uint64_t mp_assign_span_ns(const struct mp_assign_facts *facts, const uint32_t *executors)
 {
-    struct schedule schedule = { .link = facts->link_busy_ns };
+    struct schedule schedule = { .link = link_free_ns(facts) };
 
     mp_assert(facts->costs->load_ns > 0);
     for (uint32_t i = 0; i < facts->count; i++) {
@@ -128,7 +150,7 @@ static uint64_t home_end_ns(const struct mp_assign_facts *facts, const uint32_t 
                             uint32_t cold, const uint32_t *executors, uint32_t helper,
                             uint64_t resident_ns)
 {
-    struct schedule schedule = { .link = facts->link_busy_ns };
+    struct schedule schedule = { .link = link_free_ns(facts) };
 
     mp_assert(cold <= facts->count);
     *home_free_ns(&schedule, facts) = resident_ns;
@@ -184,14 +206,14 @@ uint64_t mp_assign_plan(const struct mp_assign_facts *facts, struct mp_sorter *s
                         uint32_t *executors)
 {
     const struct mp_costs *costs = facts->costs;
-    struct schedule schedule = { .link = facts->link_busy_ns };
+    struct schedule schedule = { .link = link_free_ns(facts) };
     uint64_t resident_ns = 0;
     uint32_t cold = 0;
 
     mp_assert(costs->load_ns > 0);
-    /* Absent ones first, by descending tokens, then the residents. */
+    /* Those on their way first, then the other absent ones by descending tokens, then residents. */
     for (uint32_t i = 0; i < facts->count; i++) {
-        scratch->key[i] = facts->tokens[i] + (facts->resident[i] ? 0 : UINT64_C(1) << 32);
+        scratch->key[i] = key_of(facts, i);
         cold += !facts->resident[i];
         if (facts->resident[i])
             resident_ns += mp_assign_compute_ns(costs, facts->tokens[i]);

@@ -21,11 +21,12 @@ uint64_t mp_assign_span_ns(const struct mp_assign_facts *facts, const uint32_t *
 /*
  * Choose executors by measured times; returns the span. Absent experts are taken from both ends:
  * the one with most tokens for whoever but the helper finishes it first (ties: the first of the
- * list), the one with fewest for the helper, whichever of the two is done first. Then the helper
- * takes residents with the fewest tokens as long as that shortens the layer. If it is faster that
- * the helper computes exactly the absent experts, that is the plan; so the plan is never slower
- * than assign policy `resident` with the same residents. Executors of unknown cost are not used.
- * scratch: order and key, each with room for the experts. O(n log n + residents * loads).
+ * list), after those on their way, soonest first; the one with fewest for the helper, whichever of
+ * the two is done first. Then the helper takes residents with the fewest tokens as long as that
+ * shortens the layer. If it is faster that the helper computes exactly the absent experts, that is
+ * the plan; so the plan is never slower than assign policy `resident` with the same residents.
+ * Executors of unknown cost are not used. scratch: order and key, each with room for the experts.
+ * O(n log n + residents * loads).
  */
 uint64_t mp_assign_plan(const struct mp_assign_facts *facts, struct mp_sorter *scratch,
                         uint32_t *executors);

@@ -132,7 +132,7 @@ void mp_presched_merge(struct mp_presched_list *list, const struct mp_assign_fac
     mp_assert(list->key != NULL);
     /* In the order in which ties shall stand; the sort keeps to it. */
     for (uint32_t i = 0; i < facts->count; i++) {
-        if (!facts->resident[i]) {
+        if (mp_assign_is_cold(facts, i)) { /* neither resident nor in flight */
             list->key[current] = facts->tokens[i];
             list->index[current++] = i;
         }

@@ -29,7 +29,8 @@ static void threshold_assign(struct mp_policy *policy, const struct mp_assign_fa
     if (!mp_assign_can_weigh(facts))
         return;
     for (uint32_t i = 0; i < facts->count; i++) {
-        const uint64_t device_ns = costs->load_ns + mp_assign_compute_ns(costs, facts->tokens[i]);
+        const uint64_t device_ns =
+            mp_assign_fetch_ns(facts, i) + mp_assign_compute_ns(costs, facts->tokens[i]);
 
         if (!facts->resident[i] && mp_assign_helper_ns(costs, facts->tokens[i]) <= device_ns)
             executors[i] = helper;

@@ -31,14 +31,35 @@ static inline uint64_t mp_assign_compute_ns(const struct mp_costs *costs, uint32
     return mp_executor_ns(&costs->executors[MP_EXECUTOR_HOME], tokens);
 }
 
-/* t_gpu of DALI: a load and computation overlap, so the longer counts; a resident expert needs no
- * load. */
-static inline uint64_t mp_assign_home_ns(const struct mp_costs *costs, uint32_t tokens,
-                                         bool resident)
+/* Expert i is absent, but its bytes are on their way. */
+static inline bool mp_assign_is_coming(const struct mp_assign_facts *facts, uint32_t i)
 {
-    const uint64_t compute_ns = mp_assign_compute_ns(costs, tokens);
+    return !facts->resident[i] && facts->arrival_ns != NULL &&
+           facts->arrival_ns[i] != MP_ARRIVAL_NEVER;
+}
 
-    return resident || compute_ns > costs->load_ns ? compute_ns : costs->load_ns;
+/* The home executor would have to load it. */
+static inline bool mp_assign_is_cold(const struct mp_assign_facts *facts, uint32_t i)
+{
+    return !facts->resident[i] && !mp_assign_is_coming(facts, i);
+}
+
+/* Time until the home executor has its bytes, if nothing else is loaded. */
+static inline uint64_t mp_assign_fetch_ns(const struct mp_assign_facts *facts, uint32_t i)
+{
+    if (facts->resident[i])
+        return 0;
+    return mp_assign_is_coming(facts, i) ? facts->arrival_ns[i] : facts->costs->load_ns;
+}
+
+/* t_gpu of DALI: a load and computation overlap, so the longer counts; a resident expert needs no
+ * load, and one on its way the rest of it. */
+static inline uint64_t mp_assign_home_ns(const struct mp_assign_facts *facts, uint32_t i)
+{
+    const uint64_t compute_ns = mp_assign_compute_ns(facts->costs, facts->tokens[i]);
+    const uint64_t fetch_ns = mp_assign_fetch_ns(facts, i);
+
+    return compute_ns > fetch_ns ? compute_ns : fetch_ns;
 }
 
 /* Everything to the home executor. */

@@ -25,12 +25,25 @@ static enum mp_status two_pointer_create(const void *config, const struct mp_sha
     return mp_sorter_create(&mp_assign_two_pointer.info, shape, policy_p);
 }
 
-/* Scores as integers, so that sorting is exact; cold experts come before resident ones. */
-static uint64_t key_of(float score, bool resident)
+/* Scores as integers, so that sorting is exact; cold experts come before resident ones, and before
+ * them those on their way, soonest first. */
+static uint64_t key_of(const struct mp_assign_facts *facts, uint32_t i)
 {
-    if (resident)
+    const float score = facts->scores[i];
+
+    if (facts->resident[i])
         return 0;
+    if (mp_assign_is_coming(facts, i))
+        return UINT64_MAX - facts->arrival_ns[i];
     return 1 + (score > 0 ? (uint64_t)((score < 4096 ? score : 4096) * 0x1p40f) : 0);
+}
+
+/* What the link still has to do for the expert: of one on its way only what is left. */
+static uint64_t loading_ns(const struct mp_assign_facts *facts, uint32_t i, uint64_t spent_ns)
+{
+    if (!mp_assign_is_coming(facts, i))
+        return facts->costs->load_ns;
+    return facts->arrival_ns[i] > spent_ns ? facts->arrival_ns[i] - spent_ns : 0;
 }
 
 static void two_pointer_assign(struct mp_policy *policy, const struct mp_assign_facts *facts,
@@ -45,7 +58,7 @@ static void two_pointer_assign(struct mp_policy *policy, const struct mp_assign_
     if (!mp_assign_can_weigh(facts))
         return;
     for (uint32_t i = 0; i < facts->count; i++) {
-        self->key[i] = key_of(facts->scores[i], facts->resident[i]);
+        self->key[i] = key_of(facts, i);
         cold += !facts->resident[i];
         tokens += facts->resident[i] ? 0 : facts->tokens[i];
     }
@@ -56,8 +69,7 @@ static void two_pointer_assign(struct mp_policy *policy, const struct mp_assign_
     right = cold;
     while (left < right) {
         if (load_spent_ns <= cpu_spent_ns) {
-            load_spent_ns += facts->costs->load_ns;
-            left++;
+            load_spent_ns += loading_ns(facts, self->order[left++], load_spent_ns);
         } else {
             cpu_spent_ns += cpu_ns;
             executors[self->order[--right]] = helper;

@@ -25,7 +25,8 @@
  * if that is a helper, or one that reads over the link and computes most of what is absent,
  * after each layer that no placement leads the likeliest absent expert comes in, behind all other
  * reads, if it was used lately (half is forgotten in 7 tokens), and for one that is at most half as
- * likely; and the least likely is the victim.
+ * likely; and the least likely is the victim. Where the router's scores are given, two thirds of
+ * likelihood are k times their moving average and one third is p of next-use.
  *
  * Why that is never much worse than the best of the ghosts, on demand loads alone. While a ghost is
  * followed, a miss that is not also the ghost's loads one of its experts in place of one that it

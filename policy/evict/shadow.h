@@ -43,7 +43,8 @@ struct mp_shadow {
     uint64_t *key;   // (ids): scratch
     double *recent;  // (ids): decayed counts of batches, times `weight`
     double weight;   /* of a use now */
-    double *likely;  // (ids): the same with a short memory, times `likely_weight`
+    double *likely;  // (ids): the same with a short memory, times `likely_weight`; with scores an
+                     // estimate from those, in the same measure, and a weight of 1
     double likely_weight;
     double likely_min;                /* below that it is chance */
     uint64_t choose_at;               /* batches */

@@ -8,6 +8,7 @@
 
 #define HALF_LIFE 128     /* tokens, of the counts of MP_SHADOW_RECENT */
 #define LIKELY_LIFE 7     /* tokens, of likely[] */
+#define LIKELY_USES 10.6  /* what a use in each token adds up to in likely[] */
 #define DEVIATIONS 2      /* standard, of the leader's loads: less is chance */
 #define MEMORY (1.0 / 64) /* an absent expert's weight in `unloaded` */
 
@@ -140,6 +141,22 @@ static void choose_leader(struct mp_shadow *shadow, const uint64_t cost[MP_SHADO
     }
 }
 
+/* Where the router's scores are known they say more than what was chosen, and weigh twice. */
+static void estimate_likely(struct mp_shadow *shadow, uint32_t layer)
+{
+    const struct mp_ghost_facts *facts = &shadow->facts;
+    const uint32_t first = layer * facts->experts;
+
+    if (facts->weighed[layer] <= 0)
+        return;
+    for (uint32_t id = first; id < first + facts->experts; id++) {
+        const double score = fmin(facts->top_k * facts->average[id] / facts->weighed[layer], 1);
+
+        shadow->likely[id] = LIKELY_USES * (2 * score + 1 / (facts->wait[id] + 1)) / 3;
+    }
+    shadow->likely_weight = 1;
+}
+
 void mp_shadow_settle(struct mp_shadow *shadow)
 {
     const uint64_t layer_ns = mp_shadow_times_known(shadow) ? shadow->costs->layer_ns : 0;
@@ -166,11 +183,14 @@ void mp_shadow_settle(struct mp_shadow *shadow)
     for (uint32_t i = 0; i < shadow->batch_count; i++) {
         mp_ghost_facts_use(&shadow->facts, shadow->batch[i], shadow->tokens[i]);
         shadow->recent[shadow->batch[i]] += shadow->weight;
-        shadow->likely[shadow->batch[i]] += shadow->likely_weight;
+        if (!shadow->facts.scored)
+            shadow->likely[shadow->batch[i]] += shadow->likely_weight;
     }
     if (shadow->batch_count > 0)
         mp_ghost_facts_batch(&shadow->facts, shadow->batch[0] / shadow->facts.experts,
                              shadow->batch, shadow->tokens, shadow->batch_count);
+    if (shadow->batch_count > 0 && shadow->facts.scored)
+        estimate_likely(shadow, shadow->batch[0] / shadow->facts.experts);
     for (uint32_t g = 0; g < MP_SHADOW_GHOSTS; g++) {
         struct mp_ghost *ghost = &shadow->ghosts[g];
 
@@ -354,7 +374,8 @@ void mp_shadow_turn(struct mp_shadow *shadow, uint64_t now)
     shadow->settled = false;
     shadow->now = now;
     fade_counts(shadow, HALF_LIFE, shadow->recent, &shadow->weight);
-    fade_counts(shadow, LIKELY_LIFE, shadow->likely, &shadow->likely_weight);
+    if (!shadow->facts.scored)
+        fade_counts(shadow, LIKELY_LIFE, shadow->likely, &shadow->likely_weight);
     if (++shadow->batches < shadow->choose_at)
         return;
     shadow->choose_at += (uint64_t)MP_SHADOW_TOKENS * shadow->facts.layers;

@@ -200,6 +200,15 @@ uint64_t mp_pager_load_ns(const struct mp_pager *pager);
 /* resident(experts) := 1 if all of it is in the device tier or (with `on_the_way`) in flight. */
 void mp_pager_residents(struct mp_pager *pager, uint32_t layer, bool on_the_way, uint8_t *resident);
 
+/*
+ * arrival_ns(experts) := time until the expert is there, if reads in flight end one after the
+ * other: the first in first_ns, each later one unit_ns after it. 0: it is in the device tier, or
+ * will be when the layer begins (`deterministic`); MP_ARRIVAL_NEVER: it is neither there nor on its
+ * way. False: nothing of the layer is on its way.
+ */
+bool mp_pager_arrivals(const struct mp_pager *pager, uint32_t layer, const uint8_t *resident,
+                       uint64_t first_ns, uint64_t unit_ns, uint64_t *arrival_ns);
+
 /* Addresses of a unit of the space (an expert or a slice of one), if it is in the device tier. They
  * are valid until the next call of this header that is not a query. */
 bool mp_pager_find(struct mp_pager *pager, uint32_t unit, const void *piece_p[MP_UNIT_PIECES_MAX]);

@@ -429,6 +429,8 @@ void mp_pager_residents(struct mp_pager *pager, uint32_t layer, bool on_the_way,
 
     mp_assert(resident != NULL);
     mp_assert(layer < pager->config.shape.layers);
+    if (!pager->config.deterministic)
+        mp_pager_settle_ahead(pager, false); /* what has arrived meanwhile is there */
     for (uint32_t e = 0; e < experts; e++) {
         const uint32_t expert = layer * experts + e;
 

@@ -75,7 +75,7 @@ static void route(struct mp_step *step, uint32_t layer, uint32_t tokens)
 {
     const struct mp_shape *shape = &step->config.shape;
     const struct mp_policies *set = step->config.policies;
-    const struct mp_route_facts facts = {
+    struct mp_route_facts facts = {
         .layer = layer,
         .tokens = tokens,
         .experts = shape->experts,
@@ -87,6 +87,10 @@ static void route(struct mp_step *step, uint32_t layer, uint32_t tokens)
     const uint64_t start_ns = mp_step_now_ns(step);
 
     mp_pager_residents(step->config.pager, layer, false, step->resident);
+    step->arriving =
+        mp_pager_arrivals(step->config.pager, layer, step->resident, mp_step_link_busy_ns(step),
+                          facts.costs->load_ns / step->slices, step->arrival);
+    facts.arrival_ns = step->arriving ? step->arrival : NULL;
     set->route_ops->route(set->route, &facts, step->chosen, step->weights);
     if (!route_is_sane(step->chosen, step->weights, tokens, shape->top_k, shape->experts)) {
         step->config.counters->invalid_decisions++;
@@ -116,6 +120,7 @@ static void group(struct mp_step *step, uint32_t tokens)
             step->needs[step->need_count] = (struct mp_need){ .expert = e, .tokens = first[e + 1] };
             step->need_experts[step->need_count] = e;
             step->need_tokens[step->need_count] = first[e + 1];
+            step->need_arrival[step->need_count] = step->arrival[e];
             step->need_resident[step->need_count++] = step->resident[e];
         }
         first[e + 1] += first[e];
@@ -248,6 +253,8 @@ static void take_parts(struct mp_step *step, struct mp_arena *arena)
     step->need_tokens = mp_arena_take(arena, experts, sizeof(uint32_t));
     step->need_scores = mp_arena_take(arena, experts, sizeof(float));
     step->need_resident = mp_arena_take(arena, experts, 1);
+    step->arrival = mp_arena_take(arena, experts, sizeof(uint64_t));
+    step->need_arrival = mp_arena_take(arena, experts, sizeof(uint64_t));
     step->executors = mp_arena_take(arena, experts, sizeof(uint32_t));
     step->wanted = mp_arena_take(arena, experts, sizeof(uint32_t));
     step->next_tokens = mp_arena_take(arena, experts, sizeof(uint32_t));

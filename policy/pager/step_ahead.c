@@ -20,8 +20,8 @@ const struct mp_costs *mp_step_costs(const struct mp_step *step)
  * *target_p is then that layer, else MP_LAYER_ANY. Past the last layer it goes on at layer 0 of the
  * next step.
  */
-static enum mp_status predict(struct mp_step *step, uint32_t layer, uint32_t tokens,
-                              uint32_t distance, uint32_t *target_p)
+static enum mp_status predict_anew(struct mp_step *step, uint32_t layer, uint32_t tokens,
+                                   uint32_t distance, uint32_t *target_p)
 {
     const struct mp_shape *shape = &step->config.shape;
     const struct mp_predict_ops *ops = step->config.policies->predict_ops;
@@ -63,6 +63,28 @@ static enum mp_status predict(struct mp_step *step, uint32_t layer, uint32_t tok
     step->config.counters->decisions_ns += mp_step_now_ns(step) - start_ns;
     if (*target_p != MP_LAYER_ANY && step->config.ops->predicted != NULL)
         step->config.ops->predicted(step->config.ctx, layer, *target_p, tokens, step->predicted);
+    return MP_OK;
+}
+
+/* The same, but what was predicted for assign is not predicted again, unless there is more to see
+ * now: what the resident experts give. */
+static enum mp_status predict(struct mp_step *step, uint32_t layer, uint32_t tokens,
+                              uint32_t distance, uint32_t *target_p)
+{
+    const bool partial = step->config.policies->predict_ops->source == MP_SCORES_PARTIAL;
+    enum mp_status status;
+
+    mp_assert(distance > 0);
+    if (step->shared_distance == distance && !partial) {
+        *target_p = step->shared_target;
+        return MP_OK;
+    }
+    step->shared_distance = 0;
+    status = predict_anew(step, layer, tokens, distance, target_p);
+    if (status != MP_OK)
+        return status;
+    step->shared_distance = distance;
+    step->shared_target = *target_p;
     return MP_OK;
 }
 
@@ -123,6 +145,7 @@ enum mp_status mp_step_assign(struct mp_step *step, uint32_t layer, uint32_t tok
     uint32_t target = MP_LAYER_ANY;
     uint64_t start_ns;
 
+    step->shared_distance = 0;
     step->costs = *mp_step_costs(step);
     step->costs.transient = count_transient(step);
     step->assigned = (struct mp_assign_facts){
@@ -133,8 +156,8 @@ enum mp_status mp_step_assign(struct mp_step *step, uint32_t layer, uint32_t tok
         .scores = step->need_scores,
         .resident = step->need_resident,
         .costs = &step->costs,
-        .link_busy_ns =
-            step->config.ops->link_busy != NULL ? step->config.ops->link_busy(step->config.ctx) : 0,
+        .arrival_ns = step->arriving ? step->need_arrival : NULL,
+        .link_busy_ns = mp_step_link_busy_ns(step),
     };
     if (set->assign_ops->looks_ahead) {
         const enum mp_status status = predict(step, layer, tokens, 1, &target);
@@ -179,6 +202,18 @@ static bool nothing_to_move(struct mp_step *step, uint32_t target)
     return memchr(step->resident, 0, shape->experts) == NULL;
 }
 
+/* Has anybody a use for a prediction of the layer `distance` ahead? */
+static bool is_wanted(const struct mp_step *step, uint32_t layer, uint32_t distance)
+{
+    const struct mp_policies *set = step->config.policies;
+
+    mp_assert(distance > 0);
+    if (set->prefetch_ops->wants == NULL ||
+        (distance == 1 && set->partition_ops->predicted != NULL))
+        return true;
+    return set->prefetch_ops->wants(set->prefetch, layer, distance);
+}
+
 /* Guess what one later layer will want and start to load it. */
 static enum mp_status look_ahead(struct mp_step *step, uint32_t layer, uint32_t tokens,
                                  uint32_t distance)
@@ -191,7 +226,8 @@ static enum mp_status look_ahead(struct mp_step *step, uint32_t layer, uint32_t 
     uint32_t target, count;
 
     mp_assert(distance > 0);
-    if (nothing_to_move(step, (layer + distance) % shape->layers))
+    if (nothing_to_move(step, (layer + distance) % shape->layers) ||
+        !is_wanted(step, layer, distance))
         return MP_OK;
     status = predict(step, layer, tokens, distance, &target);
     if (status != MP_OK || target == MP_LAYER_ANY)
@@ -230,8 +266,6 @@ enum mp_status mp_step_look_ahead(struct mp_step *step, uint32_t layer, uint32_t
 
     mp_assert(tokens <= step->config.shape.tokens_max);
     if (ops->choose == NULL)
-        return MP_OK;
-    if (ops->wants != NULL && set->partition_ops->predicted == NULL && !ops->wants(set->prefetch))
         return MP_OK;
     for (uint32_t d = 1; d <= reach && status == MP_OK; d++)
         status = look_ahead(step, layer, tokens, d);

@@ -16,7 +16,7 @@ struct mp_step {
     float *source;        // (tokens_max, experts)
     uint32_t *exact;      // (tokens_max, top_k): the model's own routing, if the policy's is not
     float *exact_weights; // (tokens_max, top_k)
-    float *predicted;     // (tokens_max, experts)
+    float *predicted;     // (tokens_max, experts): of the layer shared_distance ahead
     uint32_t *chosen;     // (tokens_max, top_k)
     float *weights;       // (tokens_max, top_k)
     uint8_t *resident;    // (experts)
@@ -29,6 +29,9 @@ struct mp_step {
     uint32_t *need_tokens;  // (experts)
     float *need_scores;     // (experts)
     uint8_t *need_resident; // (experts)
+    uint64_t *arrival;      // (experts): of the layer, in ns
+    uint64_t *need_arrival; // (experts)
+    bool arriving;          /* something of the layer is on its way */
     uint32_t *executors;    // (experts): executor of each need
     uint32_t slices;        /* >= 1 */
     uint32_t *ended;        // (experts * slices): needs whose work has ended
@@ -39,6 +42,8 @@ struct mp_step {
     uint8_t *next_resident;      // (experts)
     struct mp_expert_work *work; // (experts * slices): work of one call
     uint32_t need_count;
+    uint32_t shared_distance;        /* of the prediction that all policies share; 0: none yet */
+    uint32_t shared_target;          /* its layer; MP_LAYER_ANY: nothing is predicted */
     struct mp_assign_facts assigned; /* the facts of assign for the open layer */
     struct mp_costs costs;           /* the costs in those facts */
 };
@@ -49,6 +54,14 @@ const struct mp_costs *mp_step_costs(const struct mp_step *step);
 static inline uint64_t mp_step_now_ns(const struct mp_step *step)
 {
     return mp_clock_now_ns(step->config.clock);
+}
+
+/* Remaining time of transfers in flight; 0 if idle or unknown. */
+static inline uint64_t mp_step_link_busy_ns(const struct mp_step *step)
+{
+    const struct mp_step_ops *ops = step->config.ops;
+
+    return ops->link_busy != NULL ? ops->link_busy(step->config.ctx) : 0;
 }
 
 /* Assign executors: sets step->executors and step->assigned. */

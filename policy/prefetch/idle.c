@@ -157,10 +157,12 @@ static void idle_observe(struct mp_policy *policy, uint32_t layer, uint32_t toke
     mine->layer = MP_LAYER_ANY;
 }
 
-static bool idle_wants(const struct mp_policy *policy)
+static bool idle_wants(const struct mp_policy *policy, uint32_t layer, uint32_t distance)
 {
     const struct idle *idle = (const struct idle *)policy;
 
+    (void)layer;
+    (void)distance;
     return idle->costs == NULL || idle->gain_ns >= (double)idle->costs->predict_ns ||
            idle->layers % PROBE == 0;
 }

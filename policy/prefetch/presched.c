@@ -121,7 +121,7 @@ static uint64_t compute_ns(const struct mp_prefetch_facts *facts,
             sum += mp_assign_compute_ns(current->costs, current->tokens[i]);
         else if (executor->reads == MP_READS_HOST)
             sum += mp_presched_cpu_ns(times, current->tokens[i]);
-        *loads_p += !current->resident[i] && mp_executor_loads(executor);
+        *loads_p += mp_assign_is_cold(current, i) && mp_executor_loads(executor);
     }
     return sum;
 }
@@ -143,6 +143,15 @@ static uint32_t plan(const struct presched *presched, const struct mp_prefetch_f
     return count;
 }
 
+/* Q4: a layer further ahead only if the nearer ones have nothing to load. */
+static bool presched_wants(const struct mp_policy *policy, uint32_t layer, uint32_t distance)
+{
+    const struct presched *presched = (const struct presched *)policy;
+
+    mp_assert(distance > 0);
+    return distance == 1 || (distance <= presched->horizon && presched->found_layer != layer);
+}
+
 static uint32_t presched_choose(struct mp_policy *policy, const struct mp_prefetch_facts *facts,
                                 uint32_t *experts)
 {
@@ -153,7 +162,7 @@ static uint32_t presched_choose(struct mp_policy *policy, const struct mp_prefet
 
     if (facts->distance == 1)
         presched->found_layer = MP_LAYER_ANY;
-    if (facts->distance > presched->horizon || presched->found_layer == facts->layer)
+    if (!presched_wants(policy, facts->layer, facts->distance))
         return 0;
     ranked = mp_candidates_gather(&presched->candidates, facts, facts->k, MP_MARGIN_NONE);
     note_forecast(presched, facts, ranked);
@@ -215,5 +224,6 @@ const struct mp_prefetch_ops mp_prefetch_presched = {
     .destroy = mp_policy_free,
     .choose = presched_choose,
     .reach = HORIZON_MAX,
+    .wants = presched_wants,
     .observe = presched_observe,
 };

@@ -23,7 +23,7 @@
  */
 #define MP_DECISIONS_MAGIC "# moepager decisions v"
 /* Version 1 lacked the slots of partition calls; 2 had three executors with fixed numbers. */
-#define MP_DECISIONS_VERSION "3"
+#define MP_DECISIONS_VERSION "4"
 
 struct mp_decisions;
 

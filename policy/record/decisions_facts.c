@@ -6,8 +6,8 @@
 #include "policy/record/decisions_code.h"
 
 /* Whoever gives policies more facts puts them into the functions below, and the size here. */
-_Static_assert(sizeof(struct mp_route_facts) == 40, "facts have changed: see mp_code_call()");
-_Static_assert(sizeof(struct mp_assign_facts) == 72, "facts have changed: see mp_code_call()");
+_Static_assert(sizeof(struct mp_route_facts) == 48, "facts have changed: see mp_code_call()");
+_Static_assert(sizeof(struct mp_assign_facts) == 80, "facts have changed: see mp_code_call()");
 _Static_assert(sizeof(struct mp_predict_facts) == 40, "facts have changed: see mp_code_call()");
 _Static_assert(sizeof(struct mp_prefetch_facts) == 64, "facts have changed: see mp_code_call()");
 _Static_assert(sizeof(struct mp_evict_query) == 24, "facts have changed: see mp_code_call()");
@@ -188,12 +188,35 @@ static void code_batch(struct mp_code *code, uint32_t *tokens, uint32_t *experts
     *k = code->shape.top_k;
 }
 
+/* Only where something is on its way. MP_ARRIVAL_NEVER is 0, all else one more. */
+static void code_arrivals(struct mp_code *code, const uint64_t **arrival_ns, uint32_t count)
+{
+    bool any = !code->reading && *arrival_ns != NULL;
+    uint64_t *read = NULL;
+
+    mp_code_bool(code, &any);
+    if (code->reading)
+        *arrival_ns = NULL;
+    if (!any)
+        return;
+    if (code->reading)
+        *arrival_ns = read = mp_code_room(code, count, sizeof(*read));
+    for (uint32_t i = 0; i < count && code->problem == NULL; i++) {
+        uint64_t value = code->reading ? 0 : (*arrival_ns)[i] + 1;
+
+        mp_code_u64(code, &value, UINT64_MAX);
+        if (read != NULL)
+            read[i] = value - 1;
+    }
+}
+
 static void code_route(struct mp_code *code, struct mp_route_facts *f)
 {
     code_layer(code, &f->layer);
     code_batch(code, &f->tokens, &f->experts, &f->k);
     mp_code_matrix(code, &f->scores, (size_t)f->tokens * f->experts, true);
     mp_code_flags(code, &f->resident, f->experts);
+    code_arrivals(code, &f->arrival_ns, f->experts);
     code_costs(code, &f->costs);
 }
 
@@ -214,6 +237,7 @@ static void code_assign(struct mp_code *code, struct mp_assign_facts *f)
     mp_code_u32s(code, &f->tokens, f->count, 1, code->shape.tokens_max);
     mp_code_floats(code, &f->scores, f->count, true);
     mp_code_flags(code, &f->resident, f->count);
+    code_arrivals(code, &f->arrival_ns, f->count);
     code_costs(code, &f->costs);
     mp_code_u64(code, &f->link_busy_ns, UINT64_MAX);
     mp_code_bool(code, &ahead);

@@ -204,11 +204,11 @@ static uint32_t replace(struct mp_policy *policy, const struct mp_evict_query *q
 }
 
 /* What it says follows from calls that are written. */
-static bool wants(const struct mp_policy *policy)
+static bool wants(const struct mp_policy *policy, uint32_t layer, uint32_t distance)
 {
     const struct mp_decisions *log = ((const struct recorder *)policy)->log;
 
-    return log->inner.prefetch_ops->wants(log->inner.prefetch);
+    return log->inner.prefetch_ops->wants(log->inner.prefetch, layer, distance);
 }
 
 /* So does this. */

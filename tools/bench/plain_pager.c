@@ -214,6 +214,18 @@ void mp_pager_release_host(struct mp_pager *pager, uint32_t unit)
     (void)pager, (void)unit;
 }
 
+bool mp_pager_arrivals(const struct mp_pager *pager, uint32_t layer, const uint8_t *resident,
+                       uint64_t first_ns, uint64_t unit_ns, uint64_t *arrival_ns)
+{
+    (void)pager;
+    (void)layer;
+    (void)resident;
+    (void)first_ns;
+    (void)unit_ns;
+    (void)arrival_ns;
+    return false;
+}
+
 uint32_t mp_pager_reading(const struct mp_pager *pager)
 {
     (void)pager;

@@ -77,7 +77,7 @@ static void run_prefetch(struct run *r, const struct mp_policy_info *info, uint3
         uint32_t executors[EXPERTS], named[EXPERTS + 1];
 
         if (ops->wants != NULL)
-            note(r, ops->wants(policy));
+            note(r, ops->wants(policy, 0, 1));
         (void)make_needs(r, &current, layer);
         for (uint32_t n = 0; n < current.count; n++)
             executors[n] = below(r, r->costs.executor_count);
@@ -247,7 +247,7 @@ static const struct {
     { "prefetch hot", UINT64_C(0x237d4ac9fca2a509) },
     { "prefetch impact", UINT64_C(0xcb956039c3fc7945) },
     { "prefetch window", UINT64_C(0x60c04edd418055df) },
-    { "prefetch presched", UINT64_C(0xc7ab5a128219adaa) },
+    { "prefetch presched", UINT64_C(0xc936be3f5ea078cc) },
     { "prefetch idle", UINT64_C(0xf555874e48c5d4ef) },
     { "evict lru", UINT64_C(0x2f4ffad24e747cea) },
     { "evict lfu", UINT64_C(0x88974ef5b011025a) },
@@ -261,7 +261,7 @@ static const struct {
     { "evict lfru", UINT64_C(0x854430fc58933677) },
     { "evict class-lru", UINT64_C(0x837912db472552f7) },
     { "evict lcp", UINT64_C(0xc685ee447e16a02a) },
-    { "evict shadow", UINT64_C(0x84dad1eadef37d53) },
+    { "evict shadow", UINT64_C(0x91531a1f0745ae31) },
     { "evict activation", UINT64_C(0x7a4a486100ada785) },
     { "evict ema", UINT64_C(0xad4db0d1f9384a36) },
     { "evict best", UINT64_C(0xa052a14c02ef280b) },

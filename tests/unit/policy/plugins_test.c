@@ -126,7 +126,7 @@ static void what_is_no_plugin_is_refused(void)
         const char *library, *why;
     } bad[] = {
         { "SYMBOL.so", "it is a library without the symbol mp_plugin" },
-        { "ABI.so", "made for ABI 5, need 4; build it again" },
+        { "ABI.so", "made for ABI 6, need 5; build it again" },
         { "EMPTY.so", "it has no policies" },
         { "CLASH.so", "there is a admit policy 'always' already" },
         { "DEFAULT.so", "policy 'bad': option 1 has an invalid default" },

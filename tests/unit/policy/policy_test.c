@@ -122,7 +122,7 @@ static void heads_are_checked(void)
     struct mp_evict_ops ops = good;
 
     ops.info.abi = MP_POLICY_ABI + 1;
-    refused(MP_POLICY_EVICT, &ops.info, MP_ERR_UNSUPPORTED, "ABI 5, need 4");
+    refused(MP_POLICY_EVICT, &ops.info, MP_ERR_UNSUPPORTED, "ABI 6, need 5");
     ops = good;
     ops.info.name = NULL;
     refused(MP_POLICY_EVICT, &ops.info, MP_ERR_INVALID, "without name");

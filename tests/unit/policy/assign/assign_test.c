@@ -45,7 +45,7 @@ static void exact_looks_at_equal_ones_once(void)
         for (uint32_t i = 2; i < 24; i++)
             layer.tokens[i] = layer.tokens[i % 2];
         for (uint32_t kind = 0; kind < 2; kind++) {
-            device_ns[kind] = mp_assign_home_ns(&layer.costs, layer.tokens[kind], false);
+            device_ns[kind] = mp_assign_home_ns(&layer.facts, kind);
             cpu_ns[kind] = mp_assign_helper_ns(&layer.costs, layer.tokens[kind]);
         }
         for (uint32_t n = 0; n < 13 * 13; n++) {

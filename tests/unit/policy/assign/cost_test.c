@@ -63,6 +63,38 @@ static void cost_gives_each_to_who_is_done_first(void)
     mp_assign_cost.destroy(policy);
 }
 
+/*
+ * Three absent experts of one token each. Load 10, device 1, CPU 4. Nothing on its way: the link
+ * gets the first (11) only after the CPU has taken the other two (4, 8). With the last one on its
+ * way, there at 3: the device has it at 4, the CPU the others at 4 and 8, where a bit would have
+ * made the device wait for another load, or the CPU compute what is nearly there.
+ */
+static void what_is_on_its_way_is_not_loaded_again(void)
+{
+    static const uint32_t tokens[3] = { 1, 1, 1 };
+    static const uint8_t resident[3] = { 0, 0, 0 };
+    static const uint64_t arrival_ns[3] = { MP_ARRIVAL_NEVER, MP_ARRIVAL_NEVER, 3 };
+    static const uint64_t late_ns[3] = { MP_ARRIVAL_NEVER, MP_ARRIVAL_NEVER, 90 };
+    const struct mp_costs costs = { TEST_THREE_EXECUTORS, .load_ns = 10,
+                                    .executors[TEST_CPU].token_ns = 4,
+                                    .executors[TEST_DEVICE].token_ns = 1 };
+    const struct mp_shape shape = { .layers = 1, .experts = 8 };
+    struct mp_assign_facts facts = facts_of(3, tokens, resident, &costs);
+    uint32_t who[3];
+    struct mp_policy *policy;
+
+    CHECK_EQ(mp_assign_cost.create(NULL, &shape, &policy), MP_OK);
+    facts.arrival_ns = arrival_ns;
+    mp_assign_cost.assign(policy, &facts, who);
+    CHECK(who[0] == TEST_CPU && who[1] == TEST_CPU && who[2] == TEST_DEVICE);
+    CHECK_EQ(mp_assign_span_ns(&facts, who), 8);
+    facts.arrival_ns = late_ns; /* the CPU is done before it comes */
+    mp_assign_cost.assign(policy, &facts, who);
+    for (unsigned i = 0; i < 3; i++)
+        CHECK_EQ(who[i], TEST_CPU);
+    mp_assign_cost.destroy(policy);
+}
+
 /* Eight residents of 2 each, 5 on the CPU: two of them there, 12 and 10; a third would end at 15.
  */
 static void the_cpu_relieves_the_device(void)
@@ -183,6 +215,7 @@ static void a_plan_is_never_longer_than_static_placement(void)
 int main(void)
 {
     RUN(cost_gives_each_to_who_is_done_first);
+    RUN(what_is_on_its_way_is_not_loaded_again);
     RUN(the_cpu_relieves_the_device);
     RUN(large_experts_are_loaded_and_small_ones_computed_where_they_are);
     RUN(another_executor_is_another_entry);

@@ -76,7 +76,7 @@ static inline uint64_t time_of(const struct layer *layer, const uint32_t *execut
             continue;
         }
         loads += !layer->resident[i];
-        device_ns += mp_assign_home_ns(&layer->costs, layer->tokens[i], layer->resident[i]);
+        device_ns += mp_assign_home_ns(&layer->facts, i);
     }
     CHECK(layer->costs.transient == 0 || loads <= layer->costs.transient);
     return device_ns > cpu_ns ? device_ns : cpu_ns;
@@ -96,7 +96,7 @@ static inline uint64_t try_everything(const struct layer *layer)
 
             loads += on_device && !layer->resident[i];
             *(on_device ? &device_ns : &cpu_ns) +=
-                on_device ? mp_assign_home_ns(&layer->costs, layer->tokens[i], layer->resident[i])
+                on_device ? mp_assign_home_ns(&layer->facts, i)
                           : mp_assign_helper_ns(&layer->costs, layer->tokens[i]);
         }
         time_ns = device_ns > cpu_ns ? device_ns : cpu_ns;

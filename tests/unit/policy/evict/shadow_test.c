@@ -249,6 +249,39 @@ static void what_others_compute_becomes_resident(void)
     ops->destroy(policy);
 }
 
+/* The same where scores are known: 1 was never chosen, but nearly, and comes in for 0, which was
+ * chosen once and has no score since. */
+static void what_nearly_was_chosen_is_likely(void)
+{
+    static const float scores[4] = { 0.05f, 0.45f, 0.5f, 0 };
+    static const float first[4] = { 0.9f, 0.05f, 0.05f, 0 };
+    const struct mp_costs costs = { TEST_THREE_EXECUTORS, .load_ns = 100,
+                                    .executors[TEST_DEVICE].fixed_ns = 1,
+                                    .executors[TEST_CPU].fixed_ns = 2 };
+    const struct mp_shape shape = {
+        .layers = 1, .experts = 4, .top_k = 1, .tokens_max = 1, .slots = 2, .costs = &costs
+    };
+    const struct mp_evict_ops *ops = &mp_evict_shadow;
+    struct mp_policy *policy = instance(&ops->info, ops->create, &shape, NULL);
+    uint8_t evictable[4] = { 1, 0, 1, 0 };
+    const struct mp_evict_query query = {
+        .for_id = MP_EXPERT_NONE, .scope_layer = 0, .experts = 4, .evictable = evictable
+    };
+    struct mp_swap swap = { 0 };
+    uint32_t chosen = 0;
+
+    ops->on_insert(policy, 0, 0);
+    ops->on_insert(policy, 2, 0);
+    for (uint64_t now = 1; now <= 20; now++) {
+        ops->on_scores(policy, 0, 1, 1, now == 1 ? first : scores, &chosen, now);
+        ops->on_access(policy, now == 1 ? 0 : 2, 1, now);
+    }
+    CHECK_EQ(ops->replace(policy, &query, 20, &swap, 4), 1);
+    CHECK_EQ(swap.in, 1);
+    CHECK_EQ(swap.out, 0);
+    ops->destroy(policy);
+}
+
 /* One batch of a layer: what is absent is loaded in place of the policy's victims. */
 static void page(struct mp_policy *policy, uint8_t *resident, const uint32_t *ids, uint64_t now)
 {
@@ -409,6 +442,7 @@ int main(void)
     RUN(the_leader_changes_beyond_the_hysteresis);
     RUN(static_placement_is_left_later_each_time);
     RUN(what_others_compute_becomes_resident);
+    RUN(what_nearly_was_chosen_is_likely);
     RUN(chance_does_not_change_the_leader);
     RUN(the_link_is_idle_only_if_absent_experts_are_not_loaded);
     RUN(the_highest_class_is_seven);

@@ -353,6 +353,40 @@ static void a_right_guess_is_used_wherever_its_expert_is_computed(void)
     }
 }
 
+/* Of two guesses in flight the second one arrives a load later. What has arrived is resident at the
+ * next question, without a layer in between. */
+static void arrivals_follow_from_the_order_of_reads(void)
+{
+    static const uint32_t guess[] = { 5, 7 };
+    struct world_options options = two_layers;
+    uint8_t resident[8];
+    uint64_t arrival_ns[8];
+    struct world_gate gate;
+    struct world w;
+
+    world_gate_init(&gate);
+    options.reads_clock = &gate.super;
+    world_open(&options, &w);
+    world_run(&w, 0, ids, 6);
+    mp_pager_residents(w.pager, 1, false, resident);
+    CHECK(!mp_pager_arrivals(w.pager, 1, resident, 40, 100, arrival_ns));
+    world_gate_set(&gate, true);
+    mp_pager_prefetch(w.pager, 1, guess, 2);
+    world_gate_wait(&gate);
+    CHECK_EQ(mp_pager_reading(w.pager), 2);
+    mp_pager_residents(w.pager, 1, false, resident);
+    CHECK(mp_pager_arrivals(w.pager, 1, resident, 40, 100, arrival_ns));
+    CHECK_EQ(arrival_ns[5], 40);
+    CHECK_EQ(arrival_ns[7], 140);
+    CHECK_EQ(arrival_ns[0], MP_ARRIVAL_NEVER);
+    CHECK(!mp_pager_arrivals(w.pager, 0, resident, 40, 100, arrival_ns));
+    world_gate_set(&gate, false);
+    world_wait_until_idle(&w);
+    mp_pager_residents(w.pager, 1, false, resident);
+    CHECK(resident[5]);
+    world_close(&w);
+}
+
 /* Not even for a unit of another layer that was mispredicted does a layer get more than its share.
  */
 static void a_layer_with_its_share_gives_up_one_of_its_own(void)
@@ -423,6 +457,7 @@ int main(void)
     RUN(a_slow_disk_is_given_less_and_wrong_guesses_end);
     RUN(what_was_mispredicted_leaves_first);
     RUN(a_right_guess_is_used_wherever_its_expert_is_computed);
+    RUN(arrivals_follow_from_the_order_of_reads);
     RUN(a_layer_with_its_share_gives_up_one_of_its_own);
     RUN(what_was_kept_is_kept_for_one_run_of_its_layer);
     RUN(what_is_predicted_is_kept_while_others_can_go);

@@ -216,6 +216,54 @@ static void no_layer_is_ahead_of_itself(void)
     close_fake();
 }
 
+static void expect_forecast(struct mp_policy *policy, const struct mp_assign_facts *facts,
+                            uint32_t *executors)
+{
+    (void)policy;
+    CHECK(facts->next_tokens != NULL);
+    memset(executors, 0, facts->count * sizeof(*executors));
+}
+
+static uint32_t most_distant; /* for which choose() may be called */
+
+static bool wants_near(const struct mp_policy *policy, uint32_t layer, uint32_t distance)
+{
+    (void)policy;
+    (void)layer;
+    return distance <= most_distant;
+}
+
+/* However many policies ask, a layer is predicted once, and not at all if nobody would use it. */
+static void all_share_one_prediction(void)
+{
+    struct mp_assign_ops assign = mp_assign_gpu_only;
+    struct mp_predict_ops predict = mp_predict_none;
+    struct mp_prefetch_ops prefetch = mp_prefetch_top;
+
+    open_fake(&with_gate, &all_ops);
+    assign.looks_ahead = true;
+    assign.assign = expect_forecast;
+    predict.reach = prefetch.reach = 2;
+    predict.predict = predict_ranks;
+    prefetch.wants = wants_near;
+    fake.world.policies.assign_ops = &assign;
+    fake.world.policies.predict_ops = &predict;
+    fake.world.policies.prefetch_ops = &prefetch;
+    set_scores(three_tokens, 1);
+    most_distant = 1;
+    CHECK_EQ(run_layer(0), MP_OK);
+    CHECK_STR(fake.log, "scores 0\nrouted 0\npredict 1 from 0\nshared 0\n"
+                        "expert 1: 0.1\nexpert 3: 0.0\ncombine 0\n");
+    most_distant = 2;
+    CHECK_EQ(run_layer(0), MP_OK);
+    CHECK_STR(fake.log, "scores 0\nrouted 0\npredict 1 from 0\npredict 2 from 0\nshared 0\n"
+                        "expert 1: 0.1\nexpert 3: 0.0\ncombine 0\n");
+    fake.world.policies.assign_ops = &mp_assign_gpu_only;
+    fake.world.policies.predict_ops = &mp_predict_gate;
+    fake.world.policies.prefetch_ops = &mp_prefetch_top;
+    close_fake();
+}
+
 /* Exact are 3 and 1, then 2 and 0. */
 static void route_two_others(struct mp_policy *policy, const struct mp_route_facts *facts,
                              uint32_t *experts, float *weights)
@@ -258,6 +306,7 @@ int main(void)
     RUN(nobody_guesses_what_cannot_move);
     RUN(predictors_that_wrap_look_into_the_next_step);
     RUN(no_layer_is_ahead_of_itself);
+    RUN(all_share_one_prediction);
     RUN(substitutes_are_counted_by_token);
     return 0;
 }

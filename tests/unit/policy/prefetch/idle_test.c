@@ -92,7 +92,7 @@ static bool wants_after(const uint8_t right[6])
             ops->observe(policy, l, 1, 1, chosen);
         }
     }
-    wants = ops->wants(policy); /* 1200 layers: no multiple of 17 */
+    wants = ops->wants(policy, 0, 1); /* 1200 layers: no multiple of 17 */
     ops->destroy(policy);
     return wants;
 }
@@ -145,13 +145,13 @@ static void idle_averages_over_64_layers_and_probes_one_of_17(void)
     uint32_t layers = 0;
 
     CHECK_EQ(ops->create(NULL, &shape, &policy), MP_OK);
-    CHECK(ops->wants(policy));
+    CHECK(ops->wants(policy, 0, 1));
     for (; layers < 2 * 1000; layers += 2) {
-        CHECK_EQ(ops->wants(policy), layers < 2 * 45 || layers % 17 == 0);
+        CHECK_EQ(ops->wants(policy, 0, 1), layers < 2 * 45 || layers % 17 == 0);
         guess(policy, &costs, false);
     }
     for (uint32_t n = 0; n < 40; n++, layers += 2) {
-        CHECK_EQ(ops->wants(policy), n >= 23 || layers % 17 == 0);
+        CHECK_EQ(ops->wants(policy, 0, 1), n >= 23 || layers % 17 == 0);
         guess(policy, &costs, true);
     }
     ops->destroy(policy);

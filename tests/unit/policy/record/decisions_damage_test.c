@@ -155,8 +155,8 @@ static void no_damage_is_believed(void)
 static void logs_of_other_versions_are_named(void)
 {
     static const char *const parts[][2] = {
-        { "# moepager decisions v3\n", "# moepager decisions v2\n" },
-        { "\nabi 4\n", "\nabi 3\n" },
+        { "# moepager decisions v4\n", "# moepager decisions v2\n" },
+        { "\nabi 5\n", "\nabi 4\n" },
         { "\nevict best\n", "\nevict besx\n" },
         { "option RANKS ", "option RANGS " },
     };

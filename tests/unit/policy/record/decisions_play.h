@@ -97,12 +97,26 @@ static inline void insert_unit(struct play *play, uint32_t unit, uint32_t tokens
         remove_unit(play, unit);
 }
 
+/* Some of the absent experts are on their way, or nobody says so. */
+static inline const uint64_t *arrivals(const uint8_t *resident)
+{
+    static uint64_t arrival_ns[EXPERTS];
+
+    for (uint32_t e = 0; e < EXPERTS; e++)
+        arrival_ns[e] = resident[e] ? 0 : random_below(2) ? random_below(9000) : MP_ARRIVAL_NEVER;
+    return random_below(3) > 0 ? arrival_ns : NULL;
+}
+
 static inline void play_route(struct play *play, uint32_t layer, uint32_t tokens)
 {
     const struct mp_policies *set = play->set;
-    const struct mp_route_facts facts = { layer,        tokens,
-                                          EXPERTS,      TOP_K,
-                                          play->scores, play->resident + (size_t)layer * EXPERTS,
+    const struct mp_route_facts facts = { layer,
+                                          tokens,
+                                          EXPERTS,
+                                          TOP_K,
+                                          play->scores,
+                                          play->resident + (size_t)layer * EXPERTS,
+                                          arrivals(play->resident + (size_t)layer * EXPERTS),
                                           &costs };
     float weights[TOKENS_MAX * TOP_K];
 
@@ -149,6 +163,7 @@ static inline void play_assign(struct play *play, uint32_t layer, uint32_t token
         .tokens = n->tokens,
         .scores = n->scores,
         .resident = n->resident,
+        .arrival_ns = arrivals(n->resident),
         .costs = random_below(2) ? &alone : &costs,
         .link_busy_ns = random_below(1000),
         .next_tokens = random_below(2) ? n->next_tokens : NULL,
