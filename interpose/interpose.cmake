@@ -38,6 +38,7 @@ add_library(mp_interpose STATIC
     interpose/pager/ahead.c
     interpose/pager/dense.c
     interpose/pager/ggml.c
+    interpose/pager/names.c
     interpose/pager/paged.c
     interpose/pager/record.c
     interpose/pager/report.c

@@ -398,6 +398,7 @@ static bool start(const struct mp_host *from)
     mp_entry_host = *from;
     process = getpid();
     mp_interpose_settings_load(&settings);
+    mp_paged_count_files(&settings);
     mp_paged_check_report(&settings);
     take_signal();
     return pthread_atfork(before_fork, after_fork_in_parent, after_fork_in_child) == 0;

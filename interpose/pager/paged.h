@@ -25,7 +25,7 @@
  *     stream.c   experts that do not fit into the budget
  *     watch.c    accesses that were not announced
  *     dense.c    weights other than experts
- *     report.c   the report; record.c trace and timeline
+ *     report.c   the report; record.c trace and timeline; names.c the names of their files
  *
  * Thread safety: any thread, unless a comment requires that the caller holds `mutex`. Lock
  * order: `mutex`, then the locks of vmm and of the mappings.
@@ -247,9 +247,10 @@ void mp_paged_tell_top(struct mp_paged *paged);
 /* Incremented by a signal handler; the thread of watch.c then writes the report. */
 extern _Atomic uint32_t mp_paged_report_asked;
 
-/* "report-%p.json" with the process's number; "report-%p.2.json" for the second of several models
- * that there are at once. */
+/* names.c: "report-%p.json" with the process's number; "report-%p.2.json" for the second of several
+ * models of the process. count: what earlier programs of the process have written stays. */
 void mp_paged_expand(const struct mp_paged *paged, const char *name, char out[PATH_MAX]);
+void mp_paged_count_files(struct mp_interpose_settings *settings);
 
 /* record.c: trace and timeline, if the settings enable them. route: with `mutex` held. end: write
  * them; after the last route. */

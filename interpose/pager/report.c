@@ -7,7 +7,6 @@
 #include <stdio.h>
 #include <string.h>
 #include <time.h>
-#include <unistd.h>
 
 #include "vmm/base/error.h"
 #include "vmm/output/json_out.h"
@@ -24,27 +23,6 @@ static double mib(uint64_t bytes)
     return (double)bytes / (1 << 20);
 }
 
-/* With the process's number for %p, and the model's in front of ".json", from the second on. */
-static void expand(const char *name, uint32_t index, char out[PATH_MAX])
-{
-    const char *at = strstr(name, "%p"), *end = name + strlen(name);
-    const char *json = end - name > 5 && strcmp(end - 5, ".json") == 0 ? end - 5 : end;
-    const char *behind = at == NULL ? name : at + 2;
-    char process[24] = "", number[24] = "";
-
-    if (at != NULL)
-        snprintf(process, sizeof(process), "%ld", (long)getpid());
-    if (index > 0)
-        snprintf(number, sizeof(number), ".%u", index + 1);
-    snprintf(out, PATH_MAX, "%.*s%s%.*s%s%s", at == NULL ? 0 : (int)(at - name), name, process,
-             (int)(json - behind), behind, number, json);
-}
-
-void mp_paged_expand(const struct mp_paged *paged, const char *name, char out[PATH_MAX])
-{
-    expand(name, paged->index, out);
-}
-
 /* Is a report written, and to a file? */
 static bool is_wanted(const char *to)
 {
@@ -58,12 +36,13 @@ static bool is_file(const char *to)
 
 void mp_paged_check_report(struct mp_interpose_settings *settings)
 {
+    const struct mp_paged first = { .settings.first_number = settings->first_number };
     const char *to = settings->files.report;
     char path[PATH_MAX];
 
     if (!is_wanted(to) || !is_file(to))
         return;
-    expand(to, 0, path);
+    mp_paged_expand(&first, to, path);
     settings->no_report = mp_out_check(path, false) != MP_OK;
     if (settings->no_report)
         mp_log_warn("preload", "no report will be written: %s", mp_error_last()->text);

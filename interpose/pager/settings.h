@@ -14,7 +14,8 @@
 struct mp_interpose_settings {
     struct mp_share budget;
     struct mp_preload_config files;
-    bool no_report; /* its file could not be written at the start, which was logged */
+    uint32_t first_number; /* files of models that earlier programs of the process have written */
+    bool no_report;        /* its file could not be written at the start, which was logged */
     uint64_t seed;
     uint64_t huge_pages;
     uint64_t populate;

@@ -350,6 +350,13 @@ def execs(preload, work, full):
             expect(done.status == 0 and done.out.count("wrong 0") == 7 and
                    done.err.count("exposed wait") == reports,
                    f"{reports} reports: exit {done.status}: {done.out}{done.err}")
+        # In files each has its own; another process begins anew.
+        for _ in range(2):
+            done = run(both, preload, "20%", MOEPAGER_REPORT=str(work / "twice.json"))
+            found = sorted(file.name for file in work.glob("twice*"))
+            expect(done.status == 0 and found == ["twice.2.json", "twice.json"] and
+                   all(json.loads((work / name).read_text())["paged"] for name in found),
+                   f"exit {done.status}, {found}: {done.err}")
         for how in ("execl", "execle", "execlp", "execve", "execvp", "execvpe", "fexecve", "execveat",
                     "vfork"):
             done = run([program, model, how, "/bin/echo", "two", "words"], preload, "20%",

@@ -5,6 +5,7 @@
 #include "interpose/pager/settings.h"
 
 #include <fcntl.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "interpose/pager/paged.h"
@@ -126,6 +127,49 @@ static void a_name_may_have_the_process_in_it(void)
     }
 }
 
+static void write_file(const char *name, bool old)
+{
+    const struct timespec long_ago[2] = { { .tv_sec = 1 }, { .tv_sec = 1 } };
+    const int fd = open(name, O_WRONLY | O_CREAT | O_TRUNC, 0600);
+
+    CHECK(fd >= 0);
+    CHECK_EQ(write(fd, "x", 1), 1);
+    if (old)
+        CHECK_EQ(futimens(fd, long_ago), 0);
+    close(fd);
+}
+
+/* What has been written since the process began is another program's, and stays. */
+static void files_of_earlier_programs_are_counted(void)
+{
+    static struct mp_interpose_settings settings;
+    static struct mp_paged paged;
+    char name[PATH_MAX], second[PATH_MAX];
+
+    usleep(30000); /* the kernel says in ticks when that was */
+    snprintf(settings.files.report, sizeof(settings.files.report), "%s/r.json", test_tmpdir());
+    snprintf(settings.files.trace, sizeof(settings.files.trace), "%s/t", test_tmpdir());
+    snprintf(second, sizeof(second), "%s/t.2", test_tmpdir());
+    mp_paged_count_files(&settings);
+    CHECK_EQ(settings.first_number, 0);
+    write_file(settings.files.report, true);
+    mp_paged_count_files(&settings);
+    CHECK_EQ(settings.first_number, 0);
+    write_file(settings.files.report, false);
+    mp_paged_count_files(&settings);
+    CHECK_EQ(settings.first_number, 1);
+    write_file(second, false);
+    mp_paged_count_files(&settings);
+    CHECK_EQ(settings.first_number, 2);
+    paged.settings = settings;
+    mp_paged_expand(&paged, "r.json", name);
+    CHECK_STR(name, "r.3.json");
+    CHECK_EQ(unlink(settings.files.report), 0);
+    CHECK_EQ(mkdir(settings.files.report, 0700), 0); /* no file of ours */
+    mp_paged_count_files(&settings);
+    CHECK_EQ(settings.first_number, 0);
+}
+
 /* A file of 1 MiB whose tensors of experts are these; what is dense between them, in whole pages
  * of which there are 16 at least. */
 static uint64_t dense_bytes(uint64_t begin, uint64_t first, uint64_t second)
@@ -203,6 +247,7 @@ int main(void)
     RUN(who_needs_scores_is_replaced);
     RUN(variables_are_read);
     RUN(a_name_may_have_the_process_in_it);
+    RUN(files_of_earlier_programs_are_counted);
     RUN(what_is_dense_is_whole_pages_without_experts);
     RUN(a_gguf_file_begins_so);
     return 0;
