@@ -36,6 +36,8 @@ struct mp_chunk {
     uint64_t offset, bytes, need_end;
     char *dst;
 
+    uint64_t cut_bytes; /* when it was taken */
+
     struct mp_read_tries tries;
     uint64_t read_bytes; /* arrived so far */
     bool prefetch;       /* counted as one when it was taken */
@@ -91,6 +93,7 @@ struct mp_reader {
     /* Chunks in flight, by the priority with which they were taken, and tickets that are about to
      * start. */
     uint32_t in_flight[MP_PRIORITY_COUNT] MP_GUARDED_BY(lock);
+    uint64_t flight_bytes MP_GUARDED_BY(lock); /* of chunks in flight, as they were taken */
     uint32_t tracks_used MP_GUARDED_BY(lock);
     bool stopping MP_GUARDED_BY(lock);
     int told_fd MP_GUARDED_BY(lock); /* -1: nobody is told */

@@ -13,6 +13,11 @@
 #include "vmm/base/log.h"
 #include "vmm/io/reader_int.h"
 
+/* With by_extent: what is in flight before the next chunk waits. A disk that is given more at once
+ * may say of nothing that it has come before all has: virtual ones work off their whole queue and
+ * notify once. It is enough to keep a disk busy. */
+#define EXTENT_FLIGHT_BYTES (UINT64_C(2) << 20)
+
 static void count(_Atomic(uint64_t) *counter, uint64_t n)
 {
     atomic_fetch_add_explicit(counter, n, memory_order_relaxed);
@@ -266,6 +271,7 @@ static void cut_locked(struct mp_reader *reader, struct mp_ticket *ticket, struc
         .align_bytes = place.align_bytes,
         .offset = extent->offset + start,
         .bytes = bytes,
+        .cut_bytes = bytes,
         .need_end = extent->offset + need_end,
         .dst = (char *)extent->dst + start,
         .prefetch = ticket->priority == MP_PRIORITY_PREFETCH,
@@ -274,6 +280,7 @@ static void cut_locked(struct mp_reader *reader, struct mp_ticket *ticket, struc
     ticket->chunks_in_flight++;
     ticket->extent_chunks[index]++;
     reader->in_flight[ticket->priority]++;
+    reader->flight_bytes += bytes;
     advance(reader, ticket);
     if (ticket->next_extent == ticket->extent_count)
         mp_ticket_list_remove(&reader->lists[ticket->priority], ticket);
@@ -286,6 +293,8 @@ struct mp_ticket *mp_reader_first_locked(const struct mp_reader *reader)
     struct mp_ticket *demand = reader->lists[MP_PRIORITY_DEMAND].first;
 
     mp_assert_held(&reader->lock);
+    if (reader->config.by_extent && reader->flight_bytes >= EXTENT_FLIGHT_BYTES)
+        return NULL;
     if (demand != NULL || reader->in_flight[MP_PRIORITY_DEMAND] > 0 ||
         reader->in_flight[MP_PRIORITY_PREFETCH] >= reader->config.prefetch_depth)
         return demand;
@@ -418,6 +427,8 @@ void mp_reader_complete_locked(struct mp_reader *reader, struct mp_chunk *chunk)
     ticket->chunks_in_flight--;
     mp_assert(reader->in_flight[priority] > 0);
     reader->in_flight[priority]--;
+    mp_assert(reader->flight_bytes >= chunk->cut_bytes);
+    reader->flight_bytes -= chunk->cut_bytes;
     ticket->read_bytes += chunk->read_bytes;
     if (chunk->failed) {
         /* The first error stays; the rest of the ticket is not read any more. */

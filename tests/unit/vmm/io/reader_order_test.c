@@ -3,7 +3,7 @@
  * both engines, behind a clock that lets one read pass at a time.
  */
 #include "tests/unit/vmm/io/reader_either.h"
-#include "vmm/io/reader.h"
+#include "vmm/io/reader_int.h"
 
 #include <pthread.h>
 #include <unistd.h>
@@ -370,6 +370,34 @@ static void first_extents_come_first(void)
     gated_fini(&g);
 }
 
+/* A disk that works off its queue before it says that anything has come gets little at once. */
+static void little_is_in_flight_by_extent(void)
+{
+    static struct gated g;
+
+    for (int by = 0; by < 2; by++) {
+        by_extent = by == 1;
+        gated_init(&g, MP_PRIORITY_DEMAND);
+        submit_as(&g, 1, MP_PRIORITY_DEMAND);
+        mp_lock(&g.reader->lock);
+        CHECK_EQ(g.reader->flight_bytes, 0);
+        g.reader->flight_bytes = (2 << 20) - 1;
+        CHECK(mp_reader_first_locked(g.reader) == &g.tickets[1]);
+        g.reader->flight_bytes++;
+        CHECK(mp_reader_first_locked(g.reader) == (by_extent ? NULL : &g.tickets[1]));
+        g.reader->flight_bytes = 0;
+        mp_unlock(&g.reader->lock);
+        for (int i = 2; i < GATED; i++)
+            submit_as(&g, i, MP_PRIORITY_DEMAND);
+        gated_finish(&g);
+        mp_lock(&g.reader->lock);
+        CHECK_EQ(g.reader->flight_bytes, 0);
+        mp_unlock(&g.reader->lock);
+        gated_fini(&g);
+    }
+    by_extent = false;
+}
+
 static void wait_any_returns_a_final_ticket(void)
 {
     struct mp_files *files = test_files_open();
@@ -404,6 +432,7 @@ static void run_all(void)
     RUN(prefetches_wait_for_demands_and_for_each_other);
     RUN(cancelled_ticket_is_idle_and_untouched);
     RUN(first_extents_come_first);
+    RUN(little_is_in_flight_by_extent);
     RUN(wait_any_returns_a_final_ticket);
     RUN(destroy_cancels_what_is_queued_and_finishes_what_started);
 }
