@@ -133,7 +133,8 @@ static size_t huge_bytes(const char *base)
     return found;
 }
 
-/* Six, of which some have parts of two frames, and single pages before and behind them. */
+/* Six, of which some have parts of two frames, one is in use before it comes, and single pages
+ * before and behind them. */
 static void a_files_pages_become_huge(void)
 {
     const size_t bytes = FRAMES * FRAME_BYTES;
@@ -154,6 +155,8 @@ static void a_files_pages_become_huge(void)
                                        .alias = base + PAGE + i * FRAME_BYTES };
     base[PAGE] = 3;
     base[bytes] = 4;
+    base[3 * HUGE + 5] = 5;
+    base[3 * HUGE + HUGE / 2] = 6;
 
     populate = mp_populate_start(frames, FRAMES, true);
     CHECK(populate != NULL);
@@ -167,6 +170,8 @@ static void a_files_pages_become_huge(void)
         CHECK_EQ(huge, (bytes / HUGE - 1) * HUGE);
     CHECK_EQ(base[PAGE], 3);
     CHECK_EQ(base[bytes], 4);
+    CHECK_EQ(base[3 * HUGE + 5], 5);
+    CHECK_EQ(base[3 * HUGE + HUGE / 2], 6);
     CHECK_EQ(base[bytes / 2], 0);
     CHECK_EQ(munmap(reserved, bytes + 2 * HUGE), 0);
     close(fd);
