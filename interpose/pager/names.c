@@ -11,7 +11,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
-#include <time.h>
 #include <unistd.h>
 
 #define SECOND_NS INT64_C(1000000000)
@@ -43,14 +42,6 @@ void mp_paged_expand(const struct mp_paged *paged, const char *name, char out[PA
     expand(name, paged->settings.first_number + paged->index, out);
 }
 
-static int64_t now_ns(clockid_t clock)
-{
-    struct timespec now = { 0 };
-
-    (void)clock_gettime(clock, &now);
-    return now.tv_sec * SECOND_NS + now.tv_nsec;
-}
-
 /* When the process began, since 1970, at the latest: the kernel says it in ticks. INT64_MAX: it
  * does not say. */
 static int64_t process_start_ns(void)
@@ -70,7 +61,7 @@ static int64_t process_start_ns(void)
         at = strchr(at + 1, ' ');
     if (at == NULL || hertz <= 0)
         return INT64_MAX;
-    return now_ns(CLOCK_REALTIME) - now_ns(CLOCK_BOOTTIME) +
+    return (int64_t)mp_clock_boot_wall_ns() +
            (int64_t)(strtoull(at + 1, NULL, 10) + 1) * (SECOND_NS / hertz);
 }
 

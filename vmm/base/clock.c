@@ -8,13 +8,18 @@
 
 #include "vmm/base/assert.h"
 
+static uint64_t in_ns(const struct timespec *time)
+{
+    return (uint64_t)time->tv_sec * UINT64_C(1000000000) + (uint64_t)time->tv_nsec;
+}
+
 static uint64_t monotonic_now_ns(struct mp_clock *clock)
 {
     struct timespec now;
 
     (void)clock;
     clock_gettime(CLOCK_MONOTONIC, &now);
-    return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
+    return in_ns(&now);
 }
 
 struct mp_clock *mp_clock_monotonic(void)
@@ -30,6 +35,15 @@ uint64_t mp_clock_wall_s(void)
 
     clock_gettime(CLOCK_REALTIME, &now);
     return (uint64_t)now.tv_sec;
+}
+
+uint64_t mp_clock_boot_wall_ns(void)
+{
+    struct timespec wall, up;
+
+    clock_gettime(CLOCK_REALTIME, &wall);
+    clock_gettime(CLOCK_BOOTTIME, &up);
+    return in_ns(&wall) - in_ns(&up);
 }
 
 static uint64_t virtual_now_ns(struct mp_clock *clock)

@@ -26,6 +26,10 @@ struct mp_clock *mp_clock_monotonic(void);
 /* Seconds since 1970, for dates that others read; never for measuring. */
 uint64_t mp_clock_wall_s(void);
 
+/* When the machine was started, in nanoseconds since 1970: to compare the kernel's times of
+ * processes with those of files. */
+uint64_t mp_clock_boot_wall_ns(void);
+
 /*
  * A clock for simulation: it stands still while code runs and moves from event to event when code
  * waits. Whatever ends later (a transfer, a computation) is an event source. A clock and its
