@@ -437,6 +437,13 @@ if(TARGET moepager_mpi AND NOT sanitizers AND NOT MP_COVERAGE)
         set_tests_properties(system/cluster/cluster_mpi_test:${part} PROPERTIES TIMEOUT 300
             SKIP_RETURN_CODE 77)
     endforeach()
+    if(MHD_FOUND)
+        add_test(NAME system/cluster/serve_cluster_test COMMAND
+            tests/system/cluster/serve_cluster_test.py $<TARGET_FILE:moepager>
+            WORKING_DIRECTORY ${PROJECT_SOURCE_DIR})
+        set_tests_properties(system/cluster/serve_cluster_test PROPERTIES TIMEOUT 300
+            SKIP_RETURN_CODE 77)
+    endif()
     add_test(NAME system/cluster/cluster_mpi_full:stop COMMAND
         tests/system/cluster/cluster_mpi_test.py stop $<TARGET_FILE:moepager>
         WORKING_DIRECTORY ${PROJECT_SOURCE_DIR})

@@ -10,30 +10,11 @@
 
 #include "engine/cli/bench_cluster_int.h"
 #include "engine/cli/commands.h"
-#include "engine/cluster/mpi.h"
 #include "vmm/base/error.h"
 #include "vmm/base/log.h"
 
-#define DEADLINE_NS UINT64_C(5000000000)
 #define AWAY_NS UINT64_C(1000000) /* between two looks at a request that is away */
 #define TIMELINE_EVENTS (1u << 20)
-
-/* What the devices of this rank's server have for experts; of all servers, if it is alone. */
-static uint64_t budget_of(const struct mp_bench_cluster *bench,
-                          const struct mp_engine_config *config)
-{
-    const uint64_t others = config->weights->resident_bytes;
-    double bytes = 0;
-
-    for (uint32_t n = 0; n < bench->cluster.server_count; n++) {
-        const struct mp_cluster_server *server = &bench->cluster.servers[n];
-        const double each = server->device_gib * 1073741824.0 - (double)others;
-
-        if ((bench->transport->ranks == 1 || n == bench->transport->rank) && each > 0)
-            bytes += each * server->devices;
-    }
-    return bytes < (double)config->weights->expert_bytes ? (uint64_t)bytes : UINT64_MAX;
-}
 
 static uint64_t arrival_ns(const struct mp_bench_cluster *bench, uint64_t request)
 {
@@ -66,28 +47,8 @@ static bool give_request(void *ctx, uint32_t to, uint64_t *request_p)
 static enum mp_status make_rank(void *ctx, struct mp_engine_config *config)
 {
     struct mp_bench_cluster *bench = ctx;
-    const bool alone = bench->transport->ranks == 1;
-    const struct mp_rank_config rank = {
-        .transport = bench->transport,
-        .engine = config,
-        .place = alone ? mp_place_find("local") : bench->place,
-        .slots = UINT32_MAX,
-        .reads = alone || bench->cluster.servers[bench->transport->rank].reads != 0,
-        .seed = bench->settings->run.seed,
-        .epoch_ns = alone ? 0 : (uint64_t)(bench->cluster.epoch_s * 1e9),
-        .horizon_ns = (uint64_t)(bench->cluster.horizon_s * 1e9),
-        .deadline_ns = DEADLINE_NS,
-        .restarts = (uint32_t)bench->cluster.restarts,
-        .give = bench->place->redirects && !alone ? give_request : NULL,
-        .give_ctx = bench,
-    };
-    const enum mp_status status = mp_rank_create(&rank, &bench->rank);
 
-    if (status != MP_OK)
-        return status;
-    config->budget_bytes = budget_of(bench, config);
-    config->peers = mp_rank_peers(bench->rank);
-    return MP_OK;
+    return mp_cluster_rank_make(&bench->c, config, give_request, bench);
 }
 
 static enum mp_status on_logits(void *ctx, uint32_t sequence, uint32_t step, const float *logits)
@@ -124,7 +85,7 @@ static enum mp_status run_request(struct mp_bench_cluster *bench, uint32_t numbe
     struct mp_generate_stats stats;
     enum mp_status status;
 
-    bench->runs[number] = 1 + bench->transport->rank;
+    bench->runs[number] = 1 + bench->c.transport->rank;
     bench->digest = UINT64_C(14695981039346656037);
     bench->first_ns = arrival_ns(bench, number);
     status = mp_generate(&config, &prompt, 1, &output, &stats);
@@ -142,7 +103,7 @@ static enum mp_status run_request(struct mp_bench_cluster *bench, uint32_t numbe
         };
 
         bench->done++;
-        status = mp_rank_add_result(bench->rank, &result);
+        status = mp_rank_add_result(bench->c.rank, &result);
     }
     mp_outputs_free(&output, 1);
     return status;
@@ -151,7 +112,7 @@ static enum mp_status run_request(struct mp_bench_cluster *bench, uint32_t numbe
 static bool has_ended(const struct mp_bench_cluster *bench, uint64_t request)
 {
     uint32_t count, i = 0;
-    const struct mp_message_result *all = mp_rank_results(bench->rank, &count);
+    const struct mp_message_result *all = mp_rank_results(bench->c.rank, &count);
 
     while (i < count && all[i].request != request)
         i++;
@@ -166,11 +127,11 @@ static bool is_away(struct mp_bench_cluster *bench)
 
     for (uint32_t i = 0; i < bench->requests.count; i++) {
         if (!mp_bench_is_own(bench, i) || bench->runs[i] == 0 ||
-            bench->runs[i] == 1 + bench->transport->rank)
+            bench->runs[i] == 1 + bench->c.transport->rank)
             continue;
         if (has_ended(bench, i)) {
-            bench->runs[i] = 1 + bench->transport->rank; /* not looked at again */
-        } else if (mp_rank_is_there(bench->rank, bench->runs[i] - 1)) {
+            bench->runs[i] = 1 + bench->c.transport->rank; /* not looked at again */
+        } else if (mp_rank_is_there(bench->c.rank, bench->runs[i] - 1)) {
             any = true;
         } else {
             bench->runs[i] = 0;
@@ -183,7 +144,7 @@ static bool is_away(struct mp_bench_cluster *bench)
 /* Until when there is nothing to run: an arrival, the end of a request that is away, of all. */
 static uint64_t idle_until(struct mp_bench_cluster *bench)
 {
-    const bool away = bench->place->redirects && is_away(bench);
+    const bool away = bench->c.place->redirects && is_away(bench);
     const uint32_t next = next_waiting(bench);
     const uint64_t soon = mp_clock_now_ns(bench->clock) + AWAY_NS;
     uint64_t until = next < bench->requests.count ? arrival_ns(bench, next) : UINT64_MAX;
@@ -194,13 +155,13 @@ static uint64_t idle_until(struct mp_bench_cluster *bench)
 static enum mp_status run_next(struct mp_bench_cluster *bench, bool *all_p)
 {
     const uint64_t until = idle_until(bench);
-    enum mp_status status = mp_rank_idle(bench->rank, until);
+    enum mp_status status = mp_rank_idle(bench->c.rank, until);
     uint64_t request;
 
     *all_p = false;
     if (status != MP_OK)
         return status;
-    if (mp_rank_take_request(bench->rank, &request))
+    if (mp_rank_take_request(bench->c.rank, &request))
         return request < bench->requests.count ? run_request(bench, (uint32_t)request) : MP_OK;
     *all_p = until == UINT64_MAX;
     request = next_waiting(bench);
@@ -216,10 +177,10 @@ static enum mp_status run_requests(struct mp_bench_cluster *bench)
     bool all = false;
 
     bench->start_ns = mp_clock_now_ns(bench->clock);
-    for (uint32_t i = 0; i < bench->requests.count && bench->transport->returned; i++) {
+    for (uint32_t i = 0; i < bench->requests.count && bench->c.transport->returned; i++) {
         if (mp_bench_is_own(bench, i) &&
             has_ended(bench, i)) /* before this process took the place */
-            bench->runs[i] = 1 + bench->transport->rank;
+            bench->runs[i] = 1 + bench->c.transport->rank;
     }
     while (status == MP_OK && !all)
         status = run_next(bench, &all);
@@ -232,17 +193,10 @@ static enum mp_status read_files(struct mp_bench_cluster *bench)
 {
     char *text = NULL;
     size_t bytes;
-    enum mp_status status = mp_cluster_read(bench->args->cluster, NULL, &bench->cluster);
+    enum mp_status status = mp_read_text(bench->args->requests, &text, &bytes);
 
-    if (status == MP_OK && bench->transport->ranks != 1 &&
-        bench->transport->ranks != bench->cluster.server_count)
-        status = mp_fail(MP_ERR_CONFIG, "E_CLUSTER",
-                         "%u ranks for %u servers; start as many, or one that runs all requests",
-                         bench->transport->ranks, bench->cluster.server_count);
     if (status == MP_OK)
-        status = mp_read_text(bench->args->requests, &text, &bytes);
-    if (status == MP_OK)
-        status = mp_requests_parse(bench->args->requests, text, bench->cluster.server_count,
+        status = mp_requests_parse(bench->args->requests, text, bench->c.cluster.server_count,
                                    &bench->requests);
     free(text);
     if (status != MP_OK)
@@ -292,14 +246,14 @@ static enum mp_status run(struct mp_bench_cluster *bench)
     enum mp_status status = mp_session_open(bench->settings, &config, &bench->session);
 
     if (status == MP_OK)
-        status = mp_rank_join(bench->rank, bench->session.engine);
+        status = mp_rank_join(bench->c.rank, bench->session.engine);
     if (status == MP_OK)
         status = run_requests(bench);
     if (status == MP_OK && bench->args->timeline != NULL)
         status = mp_timeline_write(bench->timeline, bench->args->timeline);
     if (status != MP_OK)
         return status;
-    mp_rank_report(bench->rank, &report);
+    mp_rank_report(bench->c.rank, &report);
     if (bench->args->json)
         mp_bench_print_json(bench, &report);
     else
@@ -310,8 +264,6 @@ static enum mp_status run(struct mp_bench_cluster *bench)
 static enum mp_status check_flags(struct mp_bench_cluster *bench)
 {
     const struct mp_args *args = bench->args;
-    const char *name = args->places != NULL ? args->places : "prism";
-    char quoted[MP_QUOTE_BYTES];
 
     if (args->requests == NULL || args->cluster == NULL)
         return mp_fail(MP_ERR_CONFIG, "E_USAGE", "--cluster and --requests need each other");
@@ -320,10 +272,6 @@ static enum mp_status check_flags(struct mp_bench_cluster *bench)
         return mp_fail(MP_ERR_CONFIG, "E_USAGE",
                        "--cluster does not go with --trace, --decision-log, --logits-out, "
                        "--tokens-file and --from-trace");
-    bench->place = mp_place_find(name);
-    if (bench->place == NULL)
-        return mp_fail(MP_ERR_CONFIG, "E_PLACE", "no placement is called '%s'",
-                       mp_quote(quoted, name, strlen(name)));
     return mp_require_model(args);
 }
 
@@ -339,18 +287,15 @@ enum mp_status mp_bench_cluster(const struct mp_args *args, const struct mp_sett
     if (status == MP_OK && args->timeline != NULL)
         status = mp_timeline_create(bench.clock, TIMELINE_EVENTS, &bench.timeline);
     if (status == MP_OK)
-        status = mp_mpi_open(&bench.transport);
+        status = mp_cluster_rank_open(args, settings, &bench.c);
     if (status == MP_OK)
         status = read_files(&bench);
     if (status == MP_OK)
         status = run(&bench);
     mp_session_close(&bench.session);
-    mp_rank_destroy(bench.rank);
     mp_timeline_destroy(bench.timeline);
     free(bench.runs);
     mp_requests_free(&bench.requests);
-    mp_cluster_fini(&bench.cluster);
-    if (bench.transport != NULL)
-        bench.transport->ops->close(bench.transport);
+    mp_cluster_rank_close(&bench.c);
     return status;
 }

@@ -2,9 +2,8 @@
 #define MP_BENCH_CLUSTER_INT_H
 
 #include "engine/cli/requests.h"
-#include "engine/cluster/rank.h"
+#include "engine/cli/cluster_rank.h"
 #include "engine/session/session.h"
-#include "policy/sim/cluster/cluster.h"
 
 /*
  * Parts of `bench --cluster`: requests (bench_cluster.c), what is printed (bench_cluster_print.c).
@@ -14,11 +13,8 @@ struct mp_bench_cluster {
     const struct mp_settings *settings;
     struct mp_clock *clock;
     struct mp_timeline *timeline;
-    const struct mp_place_ops *place;
-    struct mp_transport *transport;
-    struct mp_cluster cluster;
+    struct mp_cluster_rank c;
     struct mp_requests requests;
-    struct mp_rank *rank;
     struct mp_session session;
     uint32_t done; /* requests of this rank */
     uint64_t start_ns;
@@ -30,9 +26,9 @@ struct mp_bench_cluster {
 /* Does this rank run it? One rank alone runs those of all servers. */
 static inline bool mp_bench_is_own(const struct mp_bench_cluster *bench, uint64_t request)
 {
-    return bench->transport->ranks == 1 ||
+    return bench->c.transport->ranks == 1 ||
            (request < bench->requests.count &&
-            bench->requests.list[request].server == bench->transport->rank);
+            bench->requests.list[request].server == bench->c.transport->rank);
 }
 
 void mp_bench_print_json(const struct mp_bench_cluster *bench, const struct mp_rank_report *r);

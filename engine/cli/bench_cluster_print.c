@@ -8,7 +8,7 @@
 
 static uint64_t rank_number(const struct mp_bench_cluster *bench)
 {
-    return bench->transport->rank;
+    return bench->c.transport->rank;
 }
 
 static int compare(const void *a, const void *b)
@@ -45,7 +45,7 @@ static void put_latency(struct mp_json_out *json, const struct mp_message_result
 static void put_requests(const struct mp_bench_cluster *bench, struct mp_json_out *json,
                          const struct mp_message_result *all, uint32_t count)
 {
-    const bool reports = mp_rank_reports(bench->rank);
+    const bool reports = mp_rank_reports(bench->c.rank);
 
     mp_json_array_begin(json, "requests");
     for (uint32_t i = 0; i < count; i++) {
@@ -81,14 +81,14 @@ static void put_costs(const struct mp_bench_cluster *bench, struct mp_json_out *
 
     mp_json_put_f64(json, "read_us", r->read_ns / 1e3);
     mp_json_array_begin(json, "call_us");
-    for (uint32_t p = 0; p < bench->transport->ranks; p++) {
-        mp_rank_call_ns(bench->rank, p, &fixed, &row);
+    for (uint32_t p = 0; p < bench->c.transport->ranks; p++) {
+        mp_rank_call_ns(bench->c.rank, p, &fixed, &row);
         mp_json_put_f64(json, NULL, fixed / 1e3);
     }
     mp_json_array_end(json);
     mp_json_array_begin(json, "row_us");
-    for (uint32_t p = 0; p < bench->transport->ranks; p++) {
-        mp_rank_call_ns(bench->rank, p, &fixed, &row);
+    for (uint32_t p = 0; p < bench->c.transport->ranks; p++) {
+        mp_rank_call_ns(bench->c.rank, p, &fixed, &row);
         mp_json_put_f64(json, NULL, row / 1e3);
     }
     mp_json_array_end(json);
@@ -98,15 +98,15 @@ static void put_costs(const struct mp_bench_cluster *bench, struct mp_json_out *
 void mp_bench_print_json(const struct mp_bench_cluster *bench, const struct mp_rank_report *r)
 {
     uint32_t count;
-    const struct mp_message_result *all = mp_rank_results(bench->rank, &count);
+    const struct mp_message_result *all = mp_rank_results(bench->c.rank, &count);
     struct mp_json_out json;
 
     mp_json_begin(&json, stdout, false);
     mp_json_object_begin(&json, NULL);
     mp_json_put_u64(&json, "rank", rank_number(bench));
-    mp_json_put_u64(&json, "ranks", bench->transport->ranks);
-    mp_json_put_string(&json, "place", bench->place->name);
-    mp_json_put_bool(&json, "survives", bench->transport->survives);
+    mp_json_put_u64(&json, "ranks", bench->c.transport->ranks);
+    mp_json_put_string(&json, "place", bench->c.place->name);
+    mp_json_put_bool(&json, "survives", bench->c.transport->survives);
     mp_json_put_u64(&json, "own_requests", bench->done);
     mp_json_put_f64(&json, "local_share", share(r));
     mp_json_put_u64(&json, "calls", r->calls);
@@ -123,7 +123,7 @@ void mp_bench_print_json(const struct mp_bench_cluster *bench, const struct mp_r
     mp_json_put_u64(&json, "returned", r->returned);
     mp_json_put_u64(&json, "taken", r->taken);
     mp_json_put_u64(&json, "silent", r->silent);
-    if (mp_rank_reports(bench->rank))
+    if (mp_rank_reports(bench->c.rank))
         put_latency(&json, all, count);
     put_requests(bench, &json, all, count);
     mp_json_object_end(&json);
@@ -133,7 +133,7 @@ void mp_bench_print_json(const struct mp_bench_cluster *bench, const struct mp_r
 void mp_bench_print_text(const struct mp_bench_cluster *bench, const struct mp_rank_report *r)
 {
     uint32_t count;
-    const struct mp_message_result *all = mp_rank_results(bench->rank, &count);
+    const struct mp_message_result *all = mp_rank_results(bench->c.rank, &count);
     double sum = 0;
     uint32_t ok = 0;
 
@@ -143,12 +143,12 @@ void mp_bench_print_text(const struct mp_bench_cluster *bench, const struct mp_r
            "experts kept%s\n",
            rank_number(bench), bench->done, 100 * share(r), r->calls, r->served,
            (double)r->sent_bytes / 1e6, r->redone, r->migrations, r->kept,
-           bench->transport->survives ? "" : " (this MPI ends all ranks when one dies)");
+           bench->c.transport->survives ? "" : " (this MPI ends all ranks when one dies)");
     for (uint32_t i = 0; i < count; i++) {
         sum += all[i].failed ? 0 : all[i].end_s - all[i].arrival_s;
         ok += all[i].failed == 0;
     }
-    if (mp_rank_reports(bench->rank))
-        printf("%s: %u of %u requests, mean latency %.3f s\n", bench->place->name, ok, count,
+    if (mp_rank_reports(bench->c.rank))
+        printf("%s: %u of %u requests, mean latency %.3f s\n", bench->c.place->name, ok, count,
                ok > 0 ? sum / ok : 0);
 }

@@ -1,9 +1,11 @@
 /*
  * `moepager serve`: a server with OpenAI's API for one model, until a signal ends it.
  */
+#include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "engine/cli/cluster_rank.h"
 #include "engine/cli/commands.h"
 #include "engine/serve/http.h"
 #include "engine/serve/server.h"
@@ -19,6 +21,7 @@ struct serve {
     const struct mp_args *args;
     const struct mp_settings *settings;
     struct mp_session session;
+    struct mp_cluster_rank cluster; /* with --cluster */
     struct mp_progress_bar bar;
     struct mp_chat *chat;
     char chat_error[512];
@@ -97,6 +100,64 @@ static enum mp_status open_chat(struct serve *serve)
     return MP_OK;
 }
 
+/* ---- one rank of several */
+
+static enum mp_status make_rank(void *ctx, struct mp_engine_config *config)
+{
+    struct serve *serve = ctx;
+
+    return mp_cluster_rank_make(&serve->cluster, config, NULL, NULL);
+}
+
+static enum mp_status answer_ranks(void *ctx, uint64_t ns)
+{
+    struct serve *serve = ctx;
+
+    return mp_rank_idle(serve->cluster.rank, mp_clock_now_ns(mp_clock_monotonic()) + ns);
+}
+
+static enum mp_status open_cluster(struct serve *serve)
+{
+    const struct mp_args *args = serve->args;
+
+    if (args->cluster == NULL)
+        return args->places == NULL ? MP_OK
+                                    : mp_fail(MP_ERR_CONFIG, "E_USAGE", "--place needs --cluster");
+    if (args->memory > 0 || serve->settings->run.budget.kind != MP_SHARE_AUTO)
+        return mp_fail(MP_ERR_CONFIG, "E_USAGE",
+                       "--cluster says what experts get; leave out --memory and --budget");
+    return mp_cluster_rank_open(args, serve->settings, &serve->cluster);
+}
+
+static enum mp_status join_cluster(struct serve *serve)
+{
+    const uint64_t budget = serve->session.engine_config.budget_bytes;
+    struct mp_memory_plan *memory = &serve->session.memory;
+
+    if (serve->cluster.rank == NULL)
+        return MP_OK;
+    memory->budget_bytes = budget < memory->full_bytes ? budget : memory->full_bytes;
+    return mp_rank_join(serve->cluster.rank, serve->session.engine);
+}
+
+/* The others may have answers to end, which need this rank's experts. */
+static enum mp_status leave_cluster(struct serve *serve)
+{
+    struct mp_rank_report report;
+    enum mp_status status;
+
+    if (serve->cluster.rank == NULL)
+        return MP_OK;
+    status = mp_rank_idle(serve->cluster.rank, UINT64_MAX);
+    mp_rank_report(serve->cluster.rank, &report);
+    fprintf(stderr,
+            "rank %u of %u: asked others %" PRIu64 " times, answered %" PRIu64
+            ", keeps %u experts, lost %u ranks\n",
+            serve->cluster.transport->rank, serve->cluster.transport->ranks, report.calls,
+            report.served, report.kept, report.lost);
+    return status;
+}
+
 static enum mp_status open_session(struct serve *serve)
 {
     const struct mp_progress progress = mp_loading_progress(&serve->bar);
@@ -112,13 +173,15 @@ static enum mp_status open_session(struct serve *serve)
         .memory_bytes = serve->args->memory,
         .routed = mp_heat_routed,
         .routed_ctx = &serve->heat,
+        .before_engine = serve->cluster.transport != NULL ? make_rank : NULL,
+        .before_engine_ctx = serve,
     };
     enum mp_status status;
 
     mp_progress_bar_begin(&serve->bar, "loading", NULL, config.clock);
     status = mp_session_open(serve->settings, &config, &serve->session);
     mp_progress_bar_end(&serve->bar);
-    return status;
+    return status == MP_OK ? join_cluster(serve) : status;
 }
 
 static void on_reload(void *ctx)
@@ -160,6 +223,8 @@ static enum mp_status open_server(struct serve *serve)
         .grace_s = (uint32_t)args->grace_s,
         .answer_s = (uint32_t)args->answer_s,
         .clock = mp_clock_monotonic(),
+        .idle = serve->cluster.rank != NULL ? answer_ranks : NULL,
+        .fixed_budget = serve->cluster.rank != NULL,
         .stop = &mp_interrupted,
         .reload = &reload,
         .on_reload = on_reload,
@@ -199,6 +264,8 @@ static enum mp_status open_all(struct serve *serve)
 
     if (status == MP_OK)
         status = read_files(serve);
+    if (status == MP_OK)
+        status = open_cluster(serve);
     fill_http_config(serve);
     if (status == MP_OK)
         status = mp_http_check(&serve->http_config);
@@ -229,7 +296,10 @@ enum mp_status mp_cmd_serve(const struct mp_args *args, const struct mp_settings
     }
     mp_http_stop(serve.http, SEND_S);
     mp_server_destroy(serve.server);
+    if (status == MP_OK)
+        status = leave_cluster(&serve);
     mp_session_close(&serve.session);
+    mp_cluster_rank_close(&serve.cluster);
     mp_chat_destroy(serve.chat);
     mp_keys_destroy(serve.http_config.keys);
     free(serve.tls_cert);

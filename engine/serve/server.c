@@ -11,6 +11,7 @@
 
 #define PREFIX_STEPS 16
 #define IDLE_NS 100000000u
+#define TURN_NS 1000000u
 
 static uint64_t one_expert_bytes(const struct mp_session *session)
 {
@@ -227,7 +228,7 @@ static void copy_numbers(struct mp_server *server)
 }
 
 /* Nothing to compute: reads that are under way end, then a wait for work. */
-static void rest(struct mp_server *server, bool *resting)
+static void wait_for_work(struct mp_server *server, bool *resting)
 {
     if (!*resting)
         mp_pager_pause(mp_engine_pager(server->config.session->engine));
@@ -236,6 +237,15 @@ static void rest(struct mp_server *server, bool *resting)
     if (server->exchanges == NULL)
         (void)mp_cond_wait_for(&server->work, &server->lock, IDLE_NS);
     mp_unlock(&server->lock);
+}
+
+/* Other ranks are answered in turns with looks for work. */
+static enum mp_status rest(struct mp_server *server, bool *resting)
+{
+    if (server->config.idle != NULL)
+        return server->config.idle(server->config.ctx, TURN_NS);
+    wait_for_work(server, resting);
+    return MP_OK;
 }
 
 /* A failed step has ended its answers with its error; others can go on, but not without a device.
@@ -312,7 +322,7 @@ enum mp_status mp_server_run(struct mp_server *server)
             resting = false;
             status = step(server);
         } else {
-            rest(server, &resting);
+            status = rest(server, &resting);
         }
     }
     end_all(server);

@@ -37,9 +37,12 @@ struct mp_server_config {
     uint32_t grace_s;            /* for answers in progress when the server is to stop */
     uint32_t answer_s;           /* the longest that an exchange may take */
     struct mp_clock *clock;
+    /* Or NULL: what there is to do for `ns` while there is no answer to work on. */
+    enum mp_status (*idle)(void *ctx, uint64_t ns);
+    bool fixed_budget;                 /* requests do not change it */
     const volatile sig_atomic_t *stop; /* not 0: end in order */
     volatile sig_atomic_t *reload;     /* not 0: call on_reload and clear it */
-    /* Both from mp_server_run(). stopping: no new request is to be accepted. */
+    /* All from mp_server_run(). stopping: no new request is to be accepted. */
     void (*on_reload)(void *ctx);
     void (*on_stopping)(void *ctx);
     void *ctx;

@@ -309,6 +309,9 @@ enum mp_status mp_budget_reply(struct mp_exchange *exchange)
     enum mp_status status =
         read_budget(exchange->request.budget, session->memory.expert_bytes, &bytes);
 
+    if (status == MP_OK && server->config.fixed_budget)
+        status = mp_fail(MP_ERR_CONFIG, "E_REQUEST",
+                         "'budget' of the request: that of a cluster's rank is in its --cluster");
     if (status == MP_OK)
         status = server->share != NULL ? mp_memory_share_set(server->share, bytes)
                                        : mp_engine_set_budget(session->engine, bytes);
