@@ -98,7 +98,7 @@ enum mp_status mp_measure_fit(const struct mp_measured *measured, const struct m
         mp_policy_resolve(&(const struct mp_policy_names){ .profile = PROFILE }, &f.profile);
 
     for (unsigned i = 0; i < MP_PATTERN_COUNT && status == MP_OK; i++)
-        status = mp_measure_pattern(measured, 1u << i, &f.traces[i]);
+        status = mp_measure_pattern(measured, 1u << i, 1, &f.traces[i]);
     fitted.group_us = fitted.group_us > 0 ? fitted.group_us : 1;
     fitted.latency_us = 0;
     f.base = fitted;

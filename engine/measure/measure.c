@@ -14,8 +14,11 @@
 
 #define STEPS_MIN 4u
 #define STEPS_MAX 16u
-#define READ_BYTES (UINT64_C(4) << 30) /* about so much is read for a pattern */
-#define BATCH 64u                      /* tokens of a prompt at once */
+#define READ_BYTES (UINT64_C(2) << 30) /* about so much is read for a pattern, each time */
+#define ROUNDS 2u
+#define NOT_CACHED_BYTES (UINT64_C(1) << 30) /* more than a processor caches */
+#define ROOM_PARTS 4                         /* of the free RAM, for that */
+#define BATCH 64u                            /* tokens of a prompt at once */
 #define PROMPT_MAX 256u
 #define CTX_MAX 4096u
 #define OWN_NS UINT64_C(10000000000) /* no further token of the model's own after this time */
@@ -29,6 +32,7 @@ struct measuring {
     struct mp_evaluator *evaluator;
     struct mp_sampler *sampler; /* greedy */
     struct mp_measured *out;
+    uint64_t sets_bytes;         /* budget in which nothing is read from all sets */
     bool decode;                 /* of the batch that is routed */
     enum mp_status trace_status; /* of recording */
 };
@@ -43,9 +47,27 @@ static uint32_t prompt_of(const struct mp_measure_config *config)
 static uint64_t positions_for(const struct mp_measure_config *config, uint32_t most)
 {
     const uint64_t own = (uint64_t)prompt_of(config) + config->gen;
-    const uint64_t wanted = own > STEPS_MAX * MP_PATTERN_COUNT ? own : STEPS_MAX * MP_PATTERN_COUNT;
+    const uint64_t made_up = STEPS_MAX * MP_PATTERN_COUNT * ROUNDS;
+    const uint64_t wanted = own > made_up ? own : made_up;
 
     return wanted < most && wanted < CTX_MAX ? wanted : most < CTX_MAX ? most : CTX_MAX;
+}
+
+/* As many sets of experts as no cache holds, each with those of one token. */
+static void choose_sets(struct measuring *m, const struct mp_memory_plan *memory,
+                        uint64_t cycle_bytes)
+{
+    struct mp_measured *out = m->out;
+    const uint64_t room = memory->room_bytes / ROOM_PARTS;
+    const uint64_t most = room < memory->full_bytes ? room : memory->full_bytes;
+
+    out->sets = 1;
+    m->sets_bytes = out->budget_bytes;
+    while (out->sets * cycle_bytes < NOT_CACHED_BYTES && out->sets + STEPS_MIN < STEPS_MAX &&
+           (out->sets + 1) * out->top_k <= out->experts && m->sets_bytes + cycle_bytes <= most) {
+        m->sets_bytes += cycle_bytes;
+        out->sets++;
+    }
 }
 
 /* Little enough to be read, and enough that what is not to be read stays. */
@@ -83,8 +105,15 @@ static enum mp_status plan(struct measuring *m)
     out->steps = out->steps < STEPS_MIN   ? STEPS_MIN
                  : out->steps > STEPS_MAX ? STEPS_MAX
                                           : out->steps;
-    if (out->steps > session.engine_config.ctx / MP_PATTERN_COUNT)
-        out->steps = session.engine_config.ctx / MP_PATTERN_COUNT;
+    choose_sets(m, &session.memory, cycle_bytes);
+    if (out->steps < out->sets + STEPS_MIN)
+        out->steps = out->sets + STEPS_MIN;
+    if (out->steps > session.engine_config.ctx / (MP_PATTERN_COUNT * ROUNDS))
+        out->steps = session.engine_config.ctx / (MP_PATTERN_COUNT * ROUNDS);
+    if (out->sets >= out->steps) { /* a short context */
+        out->sets = 1;
+        m->sets_bytes = out->budget_bytes;
+    }
     m->settings.run.ctx = positions_for(m->config, session.engine_config.ctx);
     m->settings.run.budget = (struct mp_share){ MP_SHARE_BYTES, out->budget_bytes };
     mp_session_close(&session);
@@ -95,7 +124,8 @@ static enum mp_status use_patterns(void *ctx, struct mp_engine_config *config)
 {
     struct measuring *m = ctx;
     const struct mp_measured *out = m->out;
-    enum mp_status status = mp_measure_pattern(out, (1u << MP_PATTERN_COUNT) - 1, &m->patterns);
+    enum mp_status status =
+        mp_measure_pattern(out, (1u << MP_PATTERN_COUNT) - 1, ROUNDS, &m->patterns);
 
     if (status == MP_OK)
         status = mp_forced_routing_make(&m->patterns, "patterns", out->layers, out->experts,
@@ -131,29 +161,49 @@ static int compare(const void *a, const void *b)
     return x < y ? -1 : x > y;
 }
 
-/* The first step of each pattern finds what the one before left. */
-static enum mp_status time_patterns(struct measuring *m)
+/* The median time of a step of this pattern; the first ones find what others have left. */
+static enum mp_status time_pattern(struct measuring *m, enum mp_pattern pattern, uint32_t *position)
 {
     struct mp_measured *out = m->out;
+    const uint32_t skipped = pattern == MP_PATTERN_NONE_READ ? out->sets : 1;
     uint64_t ns[STEPS_MAX];
     enum mp_status status = MP_OK;
 
-    for (uint32_t i = 0; i < MP_PATTERN_COUNT && status == MP_OK; i++) {
-        for (uint32_t t = 0; t < out->steps && status == MP_OK; t++) {
-            const uint32_t position = i * out->steps + t;
-            const uint64_t start_ns = mp_clock_now_ns(m->config->clock);
-            const float *logits;
+    for (uint32_t t = 0; t < out->steps && status == MP_OK; t++, (*position)++) {
+        const uint64_t start_ns = mp_clock_now_ns(m->config->clock);
+        const float *logits;
 
-            status = run_token(&m->session, token_at(&m->session, position), position, &logits);
-            ns[t] = mp_clock_now_ns(m->config->clock) - start_ns;
-        }
-        if (status != MP_OK)
-            break;
-        qsort(ns + 1, out->steps - 1, sizeof(ns[0]), compare);
-        out->step_ns[i] = ns[1 + (out->steps - 1) / 2];
-        if (i > 0 && out->step_ns[i] < out->step_ns[i - 1]) /* something else was in the way */
+        status = run_token(&m->session, token_at(&m->session, *position), *position, &logits);
+        ns[t] = mp_clock_now_ns(m->config->clock) - start_ns;
+    }
+    if (status != MP_OK)
+        return status;
+    qsort(ns + skipped, out->steps - skipped, sizeof(ns[0]), compare);
+    out->step_ns[pattern] = ns[skipped + (out->steps - skipped) / 2];
+    return MP_OK;
+}
+
+static enum mp_status time_patterns(struct measuring *m)
+{
+    struct mp_measured *out = m->out;
+    enum mp_status status = MP_OK;
+    uint32_t position = 0;
+
+    for (uint32_t i = 0; i < ROUNDS * MP_PATTERN_COUNT && status == MP_OK; i++) {
+        const enum mp_pattern pattern = (enum mp_pattern)(i % MP_PATTERN_COUNT);
+        const bool none = pattern == MP_PATTERN_NONE_READ;
+
+        if (out->sets > 1)
+            status =
+                mp_engine_set_budget(m->session.engine, none ? m->sets_bytes : out->budget_bytes);
+        if (status == MP_OK)
+            status = time_pattern(m, pattern, &position);
+    }
+    for (uint32_t i = 1; i < MP_PATTERN_COUNT; i++) {
+        if (out->step_ns[i] < out->step_ns[i - 1]) /* something else was in the way */
             out->step_ns[i] = out->step_ns[i - 1];
     }
+    out->sets = 1; /* in the simulator nothing is cached */
     return status;
 }
 

@@ -14,8 +14,11 @@
  *
  * The run has a small budget, and routing that is made up so that every expert a token needs is
  * resident, or all but one per layer, or none: what computing, one read and many reads at once cost
- * follows from the three times of a step. Then the model routes as it does, for some tokens: the
- * trace of that, and how often the next layer's router guesses right.
+ * follows from the three times of a step. All is done twice, and the second time counts: a disk may
+ * be slow for what was never read. Where every expert is resident the budget is larger, and steps
+ * take turns with experts, or the processor's cache would hold what a token needs. Then the model
+ * routes as it does, for some tokens: the trace of that, and how often the next layer's router
+ * guesses right.
  */
 enum mp_pattern {
     MP_PATTERN_NONE_READ,
@@ -27,6 +30,7 @@ enum mp_pattern {
 struct mp_measured {
     uint32_t layers, experts, top_k; /* of the model; MoE layers */
     uint32_t steps;                  /* of each pattern */
+    uint32_t sets;                   /* of experts that NONE_READ takes turns with; 0 is 1 */
     uint64_t budget_bytes;
     uint64_t step_ns[MP_PATTERN_COUNT]; /* median time of a decode step */
     struct mp_replay_trace routing;     /* the model's own: a prompt and the tokens after it */
@@ -47,9 +51,10 @@ enum mp_status mp_measure_run(const struct mp_measure_config *config,
                               struct mp_measured *measured_p) MP_MUST_CHECK;
 void mp_measured_fini(struct mp_measured *measured); /* safe on a zeroed one */
 
-/* Steps of one token in which the experts of a pattern are chosen; a complete trace. */
+/* Steps of one token in which the experts of a pattern are chosen, all patterns `rounds` times; a
+ * complete trace. */
 enum mp_status mp_measure_pattern(const struct mp_measured *shape, uint32_t patterns,
-                                  struct mp_replay_trace *trace_p) MP_MUST_CHECK;
+                                  uint32_t rounds, struct mp_replay_trace *trace_p) MP_MUST_CHECK;
 
 /*
  * Change the times of `machine`, in which the device is the CPU and its link the disk, until the

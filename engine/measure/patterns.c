@@ -7,6 +7,8 @@
 static uint32_t expert_of(const struct mp_measured *m, enum mp_pattern pattern, uint32_t t,
                           uint32_t r)
 {
+    if (pattern == MP_PATTERN_NONE_READ && m->sets > 1)
+        return (t % m->sets * m->top_k + r) % m->experts;
     if (pattern == MP_PATTERN_ALL_READ)
         return (uint32_t)(((uint64_t)t * m->top_k + r) % m->experts);
     if (pattern == MP_PATTERN_ONE_READ && r == m->top_k - 1)
@@ -30,7 +32,7 @@ static enum mp_status add_pattern(const struct mp_measured *m, enum mp_pattern p
 }
 
 enum mp_status mp_measure_pattern(const struct mp_measured *shape, uint32_t patterns,
-                                  struct mp_replay_trace *trace_p)
+                                  uint32_t rounds, struct mp_replay_trace *trace_p)
 {
     struct mp_replay_trace trace;
     enum mp_status status =
@@ -40,9 +42,9 @@ enum mp_status mp_measure_pattern(const struct mp_measured *shape, uint32_t patt
         return status;
     for (uint32_t l = 0; l < shape->layers; l++)
         trace.layer_bytes[l] = 1; /* nobody asks: the simulator has sizes of its own */
-    for (unsigned i = 0; i < MP_PATTERN_COUNT && status == MP_OK; i++) {
-        if (patterns & 1u << i)
-            status = add_pattern(shape, (enum mp_pattern)i, &trace);
+    for (unsigned i = 0; i < rounds * MP_PATTERN_COUNT && status == MP_OK; i++) {
+        if (patterns & 1u << i % MP_PATTERN_COUNT)
+            status = add_pattern(shape, (enum mp_pattern)(i % MP_PATTERN_COUNT), &trace);
     }
     if (status == MP_OK)
         status = mp_replay_trace_end(&trace);

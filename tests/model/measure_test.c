@@ -30,7 +30,7 @@ static void patterns_read_as_many_as_they_should(void)
         struct mp_replay_trace trace;
         uint32_t before[3] = { 0 };
 
-        CHECK_EQ(mp_measure_pattern(&m, 1u << i, &trace), MP_OK);
+        CHECK_EQ(mp_measure_pattern(&m, 1u << i, 1, &trace), MP_OK);
         CHECK_EQ(trace.group_count, m.steps * m.layers);
         for (size_t g = 0; g < trace.group_count; g++) {
             const struct mp_replay_group *group = &trace.groups[g];
@@ -48,6 +48,27 @@ static void patterns_read_as_many_as_they_should(void)
         }
         mp_replay_trace_fini(&trace);
     }
+}
+
+/* With several sets no expert is used again before those of the others. */
+static void nothing_is_read_from_several_sets(void)
+{
+    struct mp_measured m = shape();
+    struct mp_replay_trace trace;
+
+    m.sets = 4;
+    CHECK_EQ(
+        mp_measure_pattern(&m, 1u << MP_PATTERN_NONE_READ | 1u << MP_PATTERN_ALL_READ, 2, &trace),
+        MP_OK);
+    CHECK_EQ(trace.group_count, 2 * 2 * m.steps * m.layers);
+    for (size_t g = 0; g < trace.group_count; g++) {
+        const uint32_t step = (uint32_t)(g / m.layers) % m.steps;
+
+        for (uint32_t u = 0; u < m.top_k; u++)
+            CHECK_EQ(trace.uses[trace.groups[g].first + u].id % m.experts,
+                     (step % m.sets * m.top_k + u) % m.experts);
+    }
+    mp_replay_trace_fini(&trace);
 }
 
 /* Time of a step of one pattern in the simulator, all being as after the same before. */
@@ -68,7 +89,7 @@ static double step_us(const struct mp_measured *m, unsigned pattern,
     struct mp_sim_result result;
 
     CHECK_EQ(mp_policy_resolve(&(struct mp_policy_names){ .profile = "lru" }, &profile), MP_OK);
-    CHECK_EQ(mp_measure_pattern(m, 1u << pattern, &trace), MP_OK);
+    CHECK_EQ(mp_measure_pattern(m, 1u << pattern, 1, &trace), MP_OK);
     config.profile = &profile;
     config.trace = &trace;
     CHECK_EQ(mp_sim_run(&config, &result), MP_OK);
@@ -119,6 +140,7 @@ static void a_model_is_measured(void)
     for (unsigned i = 0; i < MP_PATTERN_COUNT; i++)
         CHECK(m.step_ns[i] > 0);
     CHECK(m.budget_bytes > 0 && m.steps >= 4);
+    CHECK_EQ(m.sets, 1); /* for the simulator, in which nothing is cached */
     CHECK(m.accuracy > 0.05 && m.accuracy <= 1);
     CHECK_EQ(m.routing.layers, m.layers);
     for (size_t g = 0; g < m.routing.group_count; g++) {
@@ -154,6 +176,7 @@ static void what_cannot_be_measured_is_refused(void)
 int main(void)
 {
     RUN(patterns_read_as_many_as_they_should);
+    RUN(nothing_is_read_from_several_sets);
     RUN(fitted_machines_take_the_measured_times);
     RUN(a_model_is_measured);
     RUN(what_cannot_be_measured_is_refused);
