@@ -30,6 +30,7 @@ static struct mp_session session;
 static struct mp_chat *chat;
 static struct mp_heat heat;
 static struct mp_http *http;
+static uint16_t port;
 static volatile sig_atomic_t stop, reload;
 static _Atomic bool stopping;
 static char key_file[sizeof(test_tmpdir_path) + 16];
@@ -98,7 +99,7 @@ static void ask(size_t i, char *reply)
     char line[256];
 
     snprintf(line, sizeof(line), "%s" AUTHORIZED, requests[i].line);
-    http_ask(mp_http_port(http), line, requests[i].body, reply, REPLY_BYTES);
+    http_ask(port, line, requests[i].body, reply, REPLY_BYTES);
 }
 
 /* Numbers, dates and what was reused differ. */
@@ -123,7 +124,7 @@ static void leave(unsigned client)
     int fd;
 
     snprintf(line, sizeof(line), "%s" AUTHORIZED, requests[0].line);
-    fd = http_send(mp_http_port(http), line,
+    fd = http_send(port, line,
                    "{\"prompt\": \"x = [\", \"max_tokens\": 90, \"stream\": true, "
                    "\"ignore_eos\": true}");
     CHECK(fd >= 0);
@@ -208,6 +209,7 @@ static void clients_of_all_kinds_at_once(void)
     CHECK_EQ(mp_server_create(&config, &server), MP_OK);
     http_config.server = server;
     CHECK_EQ(mp_http_start(&http_config, &http), MP_OK);
+    port = mp_http_port(http);
     CHECK_EQ(pthread_create(&loop, NULL, run_loop, server), 0);
     for (size_t i = 0; i < MP_ARRAY_LEN(wanted); i++) {
         static char reply[REPLY_BYTES];
