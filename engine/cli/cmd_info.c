@@ -82,12 +82,17 @@ static const char *quantised_by(void)
     return quant != NULL ? quant->name : mp_kernels_ref.name;
 }
 
-/* The kernels of class native, which --math auto takes. */
-static const char *native_by(void)
+/* The kernels of a class. */
+static const char *math_by(enum mp_math math)
 {
-    const struct mp_kernels *native = mp_kernels_native();
+    const struct mp_kernels *kernels = mp_kernels_of(math);
 
-    return native != NULL ? native->name : "none";
+    return kernels != NULL ? kernels->name : NULL;
+}
+
+static const char *or_none(const char *name)
+{
+    return name != NULL ? name : "none";
 }
 
 static void print_machine(const struct mp_topology *topology)
@@ -100,7 +105,8 @@ static void print_machine(const struct mp_topology *topology)
     for (size_t i = 0; mp_kernels_names[i] != NULL; i++)
         printf(" %s%s", mp_kernels_names[i],
                mp_kernels_find(mp_kernels_names[i]) != NULL ? "" : " (not on this CPU)");
-    printf(", math f32 by %s, native by %s\nweights  ", mp_kernels_best()->name, native_by());
+    printf(", math f32 by %s, native by %s, amx by %s\nweights  ", mp_kernels_best()->name,
+           or_none(math_by(MP_MATH_NATIVE)), or_none(math_by(MP_MATH_AMX)));
     for (int i = 0; i < MP_WTYPE_COUNT; i++)
         printf(" %s", mp_wtype_name((enum mp_wtype)i));
     printf("; quantised ones by %s\nbackends\n", quantised_by());
@@ -261,8 +267,8 @@ static void json_abilities(const struct mp_topology *topology, struct mp_json_ou
     }
     mp_json_array_end(json);
     mp_json_put_string(json, "math_f32", mp_kernels_best()->name);
-    mp_json_put_string(json, "math_native",
-                       mp_kernels_native() != NULL ? mp_kernels_native()->name : NULL);
+    mp_json_put_string(json, "math_native", math_by(MP_MATH_NATIVE));
+    mp_json_put_string(json, "math_amx", math_by(MP_MATH_AMX));
     mp_json_array_begin(json, "weights");
     for (int i = 0; i < MP_WTYPE_COUNT; i++)
         mp_json_put_string(json, NULL, mp_wtype_name((enum mp_wtype)i));

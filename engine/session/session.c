@@ -41,14 +41,24 @@ static enum mp_status open_machine(const struct mp_settings *settings, struct mp
     return mp_pool_create(&settings->pool, s->topology, s->node, &s->pool);
 }
 
-/* The CPU's kernels of the class that the settings name; NULL: there are none here. */
+/* The class that the settings name; of `auto` the one that is tried first. */
+static enum mp_math class_of(uint64_t choice, bool cuda)
+{
+    if (choice == MP_MATH_CHOICE_AMX)
+        return MP_MATH_AMX;
+    if (choice == MP_MATH_CHOICE_NATIVE || (choice == MP_MATH_CHOICE_AUTO && !cuda))
+        return MP_MATH_NATIVE;
+    return MP_MATH_F32;
+}
+
+/* The CPU's kernels of that class; NULL: there are none here. */
 static const struct mp_kernels *kernels_of(uint64_t choice, bool cuda)
 {
-    const struct mp_kernels *native = NULL;
+    const struct mp_kernels *kernels = mp_kernels_of(class_of(choice, cuda));
 
-    if (choice == MP_MATH_CHOICE_NATIVE || (choice == MP_MATH_CHOICE_AUTO && !cuda))
-        native = mp_kernels_native();
-    return native != NULL || choice == MP_MATH_CHOICE_NATIVE ? native : mp_kernels_best();
+    if (kernels == NULL && choice != MP_MATH_CHOICE_NATIVE && choice != MP_MATH_CHOICE_AMX)
+        kernels = mp_kernels_best();
+    return kernels;
 }
 
 static enum mp_status choose_kernels(const struct mp_settings *settings, struct mp_session *s)
@@ -59,24 +69,23 @@ static enum mp_status choose_kernels(const struct mp_settings *settings, struct 
         name[0] == '\0' ? kernels_of(math, s->device.cuda) : mp_kernels_find(name);
     char quoted[MP_QUOTE_BYTES];
 
-    if (math == MP_MATH_CHOICE_AMX)
-        return mp_fail(
-            MP_ERR_CONFIG, "E_KERNELS",
-            "math amx: this build has no kernels for AMX; native and f32 are the others");
+    if (kernels == NULL && name[0] == '\0' && math == MP_MATH_CHOICE_AMX)
+        return mp_fail(MP_ERR_CONFIG, "E_KERNELS",
+                       "math amx: this CPU has no AMX with BF16 and INT8 tiles, or the system does "
+                       "not lend them; native and f32 are the others");
     if (kernels == NULL && name[0] == '\0')
         return mp_fail(MP_ERR_CONFIG, "E_KERNELS",
                        "math native: this CPU does not multiply BF16 (AVX512-BF16); f32 runs here");
     if (kernels == NULL)
         return mp_fail(
             MP_ERR_CONFIG, "E_KERNELS",
-            "no kernels '%s' on this CPU; known are avx512bf16, avx512, avx2 and ref, and "
+            "no kernels '%s' on this CPU; known are amx, avx512bf16, avx512, avx2 and ref, and "
             "moepager info says which ones run here",
             mp_quote(quoted, name, strlen(name)));
-    if (math != MP_MATH_CHOICE_AUTO &&
-        (kernels->math == MP_MATH_NATIVE) != (math == MP_MATH_CHOICE_NATIVE))
+    if (math != MP_MATH_CHOICE_AUTO && kernels->math != class_of(math, s->device.cuda))
         return mp_fail(MP_ERR_CONFIG, "E_KERNELS", "kernels %s are of class %s, but math is %s",
                        kernels->name, mp_math_name(kernels->math),
-                       math == MP_MATH_CHOICE_NATIVE ? "native" : "f32");
+                       mp_math_name(class_of(math, s->device.cuda)));
     s->engine_config.kernels = kernels;
     return MP_OK;
 }

@@ -81,14 +81,15 @@ static const struct mp_opt run_opts[] = {
         MP_OPT_BOOL, "POPULATE", struct mp_run_settings, populate, "on", 0, 1,
         "Fill expert slots with memory in the background from the start, instead of when they are "
         "first used."),
-    MP_OPT_TEXT("KERNELS", struct mp_run_settings, kernels, "",
-                "Arithmetic: ref, avx2, avx512 or avx512bf16; empty: the fastest of the class that "
-                "--math names."),
+    MP_OPT_TEXT(
+        "KERNELS", struct mp_run_settings, kernels, "",
+        "Arithmetic: ref, avx2, avx512, avx512bf16 or amx; empty: the fastest of the class that "
+        "--math names."),
     MP_OPT_ENUM(
         "MATH", struct mp_run_settings, math, "auto", math_names,
         "What products with BF16 weights on the CPU round activations to: nothing (f32), or "
-        "BF16 (native); auto: native where the CPU multiplies BF16 and experts are not on a "
-        "GPU, else f32. amx is refused: no build has it."),
+        "BF16 (native; amx, by tiles, which products with quantised weights use as well); auto: "
+        "native where the CPU multiplies BF16 and experts are not on a GPU, else f32."),
     MP_OPT_ENUM("KV_TYPE", struct mp_run_settings, kv_type, "f32", kv_type_names,
                 "Type in which keys and values of past tokens are kept: f16 and bf16 take half of "
                 "the memory, q8_0 a quarter and a bit. They are rounded when they are stored, so "

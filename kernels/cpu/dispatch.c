@@ -21,7 +21,10 @@ static int ref_runs_here(void)
 #if MP_KERNELS_X86
 #include <cpuid.h>
 
-extern const struct mp_kernels mp_kernels_avx2, mp_kernels_avx512, mp_kernels_avx512bf16;
+#include "kernels/cpu/amx/amx.h"
+
+extern const struct mp_kernels mp_kernels_avx2, mp_kernels_avx512, mp_kernels_avx512bf16,
+    mp_kernels_amx;
 
 /*
  * The compiler's test includes the operating system's support for the registers (XGETBV). It has
@@ -51,12 +54,16 @@ static int avx512bf16_runs_here(void)
     return avx512_runs_here() && __get_cpuid_count(7, 1, &a, &b, &c, &d) && (a >> 5 & 1) != 0;
 }
 
-const char *const mp_kernels_names[] = { "avx512bf16", "avx512", "avx2", "ref", NULL };
+static int amx_runs_here(void)
+{
+    return avx512bf16_runs_here() && mp_amx_runs_here();
+}
+
+const char *const mp_kernels_names[] = { "amx", "avx512bf16", "avx512", "avx2", "ref", NULL };
 
 static const struct candidate candidates[] = {
-    { &mp_kernels_avx512bf16, avx512bf16_runs_here },
-    { &mp_kernels_avx512, avx512_runs_here },
-    { &mp_kernels_avx2, avx2_runs_here },
+    { &mp_kernels_amx, amx_runs_here },       { &mp_kernels_avx512bf16, avx512bf16_runs_here },
+    { &mp_kernels_avx512, avx512_runs_here }, { &mp_kernels_avx2, avx2_runs_here },
     { &mp_kernels_ref, ref_runs_here },
 };
 #elif MP_KERNELS_NEON
@@ -101,7 +108,7 @@ const struct mp_kernels *mp_kernels_find(const char *name)
     return NULL;
 }
 
-static const struct mp_kernels *first_of(enum mp_math math)
+const struct mp_kernels *mp_kernels_of(enum mp_math math)
 {
     for (size_t i = 0; i < CANDIDATES; i++)
         if (candidates[i].kernels->math == math && look(i) != NULL)
@@ -111,12 +118,7 @@ static const struct mp_kernels *first_of(enum mp_math math)
 
 const struct mp_kernels *mp_kernels_best(void)
 {
-    const struct mp_kernels *best = first_of(MP_MATH_F32);
+    const struct mp_kernels *best = mp_kernels_of(MP_MATH_F32);
 
     return best != NULL ? best : &mp_kernels_ref;
-}
-
-const struct mp_kernels *mp_kernels_native(void)
-{
-    return first_of(MP_MATH_NATIVE);
 }

@@ -23,12 +23,13 @@
  */
 
 /* Classes of arithmetic, by what products with BF16 weights round their activations to: to nothing,
- * or to BF16, as the weights are, where a processor multiplies pairs of BF16. */
-enum mp_math { MP_MATH_F32, MP_MATH_NATIVE };
+ * or to BF16, as the weights are, where a processor multiplies pairs of BF16. AMX does that too, and
+ * adds in another order, in products with quantised weights as well (kernels/cpu/amx). */
+enum mp_math { MP_MATH_F32, MP_MATH_NATIVE, MP_MATH_AMX };
 
 static inline const char *mp_math_name(enum mp_math math)
 {
-    return math == MP_MATH_NATIVE ? "native" : "f32";
+    return math == MP_MATH_AMX ? "amx" : math == MP_MATH_NATIVE ? "native" : "f32";
 }
 
 /* Columns of one block of matmul_blocked(): slices of an expert split only at its multiples. */
@@ -126,11 +127,11 @@ const struct mp_kernels *mp_kernels_find(const char *name);
 /* The fastest one of class F32 that this CPU (and operating system) can run; never NULL. */
 const struct mp_kernels *mp_kernels_best(void);
 
-/* The one of class NATIVE, or NULL as for mp_kernels_find(). */
-const struct mp_kernels *mp_kernels_native(void);
+/* The fastest one of a class, or NULL as for mp_kernels_find(). */
+const struct mp_kernels *mp_kernels_of(enum mp_math math);
 
-/* The self-test: small products of every plain type against plain C; false: the implementation must
- * not be used. */
+/* The self-test: small products of every plain type against plain C, and of every quantised one
+ * where the class has its own; false: the implementation must not be used. */
 int mp_kernels_pass(const struct mp_kernels *kernels);
 
 /* Names in the order of preference, for listings; NULL-terminated. */

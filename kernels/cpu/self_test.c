@@ -1,6 +1,7 @@
 /*
  * The self-test of an implementation: products of every plain type against plain C, on shapes that
- * reach each kind of tile and the last few columns. It is no replacement for the unit tests.
+ * reach each kind of tile and the last few columns; of quantised types too where they are its own
+ * (those of kernels/cpu/quant have their own test). It is no replacement for the unit tests.
  */
 #include "kernels/cpu/kernels.h"
 
@@ -66,6 +67,45 @@ static int agree(const struct operands *o)
     return 1;
 }
 
+#define BLOCK_COLS 256
+
+/* Any bytes are a block, but its 16-bit floats shall be moderate. */
+static void fill_blocks(struct operands *o, size_t bytes, uint32_t *state)
+{
+    for (size_t i = 0; i < bytes; i++) {
+        *state = *state * 1664525 + 1013904223;
+        o->w[i] = (unsigned char)(*state >> 24 & 0x3f);
+    }
+}
+
+static int agree_about(const struct operands *o, size_t count)
+{
+    float largest = 0;
+
+    for (size_t i = 0; i < count; i++)
+        largest = fabsf(o->want[i]) > largest ? fabsf(o->want[i]) : largest;
+    for (size_t i = 0; i < count; i++) {
+        if (!(fabsf(o->want[i] - o->got[i]) <= largest * 0x1p-14f))
+            return 0;
+    }
+    return 1;
+}
+
+/* Many tokens, and one, which may be computed in another way. */
+static int pass_quantised(const struct mp_kernels *k, struct operands *o, enum mp_wtype type,
+                          uint32_t *state)
+{
+    fill_blocks(o, ROWS * mp_wtype_bytes(type, BLOCK_COLS), state);
+    for (size_t tokens = TOKENS; tokens > 0; tokens = tokens > 1) {
+        mp_kernels_ref.matmul(o->want, ROWS, o->w, type, BLOCK_COLS, o->x, COLS, ROWS, BLOCK_COLS,
+                              tokens);
+        k->matmul(o->got, ROWS, o->w, type, BLOCK_COLS, o->x, COLS, ROWS, BLOCK_COLS, tokens);
+        if (!agree_about(o, tokens * ROWS))
+            return 0;
+    }
+    return 1;
+}
+
 int mp_kernels_pass(const struct mp_kernels *k)
 {
     struct operands o;
@@ -73,7 +113,7 @@ int mp_kernels_pass(const struct mp_kernels *k)
 
     for (int i = 0; i < MP_WTYPE_PLAIN_COUNT; i++) {
         const enum mp_wtype type = (enum mp_wtype)i;
-        const int rounds = k->math == MP_MATH_NATIVE && type == MP_WTYPE_BF16;
+        const int rounds = k->math != MP_MATH_F32 && type == MP_WTYPE_BF16;
 
         fill(&o, type, &state);
         mp_kernels_ref.matmul(o.want, ROWS, o.w, type, COLS, rounds ? o.rounded : o.x, COLS, ROWS,
@@ -83,6 +123,10 @@ int mp_kernels_pass(const struct mp_kernels *k)
             return 0;
         k->matmul_blocked(o.got, ROWS, o.w, type, COLS, o.x, COLS, ROWS, COLS, TOKENS, 0);
         if (!agree(&o))
+            return 0;
+    }
+    for (int i = MP_WTYPE_PLAIN_COUNT; k->math == MP_MATH_AMX && i < MP_WTYPE_COUNT; i++) {
+        if (!pass_quantised(k, &o, (enum mp_wtype)i, &state))
             return 0;
     }
     return 1;

@@ -163,17 +163,21 @@ static void bits_do_not_depend_on_the_budget(void)
     sweep("models/tiny-moe", "tests/data/models/tiny-moe-expect", "b4", NULL);
 }
 
-/* Class native rounds activations, once and always to the same. */
-static void bits_of_class_native_do_not_depend_on_the_budget(void)
+/* Classes native and amx round activations, once and always to the same. */
+static void bits_of_other_classes_do_not_depend_on_the_budget(void)
 {
-    const struct mp_kernels *native = mp_kernels_native();
+    static const enum mp_math classes[] = { MP_MATH_NATIVE, MP_MATH_AMX };
 
-    if (native == NULL) {
-        fprintf(stderr, "  not on this CPU\n");
-        return;
+    for (size_t i = 0; i < sizeof(classes) / sizeof(classes[0]); i++) {
+        const struct mp_kernels *k = mp_kernels_of(classes[i]);
+
+        if (k == NULL) {
+            fprintf(stderr, "  %s: not on this CPU\n", mp_math_name(classes[i]));
+            continue;
+        }
+        sweep("models/tiny-moe", "tests/data/models/tiny-moe-expect", "b1", k->name);
+        sweep("models/tiny-moe", "tests/data/models/tiny-moe-expect", "b4", k->name);
     }
-    sweep("models/tiny-moe", "tests/data/models/tiny-moe-expect", "b1", native->name);
-    sweep("models/tiny-moe", "tests/data/models/tiny-moe-expect", "b4", native->name);
 }
 
 /* Every evict, partition, predict and prefetch policy at a tight budget. */
@@ -383,7 +387,7 @@ int main(int argc, char **argv)
         return 0;
     }
     RUN(bits_do_not_depend_on_the_budget);
-    RUN(bits_of_class_native_do_not_depend_on_the_budget);
+    RUN(bits_of_other_classes_do_not_depend_on_the_budget);
     RUN(bits_do_not_depend_on_the_policies);
     RUN(bits_do_not_depend_on_the_profile);
     RUN(budgets_that_change_show_in_the_log_only);

@@ -10,9 +10,6 @@
  * activations; number i is the sum over columns 4i to 4i + 3 of each 32. So tiles may be cut
  * anywhere, and all variants give the same bits.
  */
-#include <stdint.h>
-#include <string.h>
-
 #define CHUNK_COLS MP_QUANT_PART_COLS
 #define RUN_TOKENS 64 /* that are rounded together */
 #define CHUNKS_MAX 64 /* chunks of columns times tokens */
@@ -26,22 +23,7 @@
 /* How far ahead of the weights in use, in bytes of its row, the stream of a row is fetched. */
 #define STREAM_AHEAD 512
 
-/* Instrumented builds keep loops, as compilers need many minutes for unrolled checks. */
-#if MP_KERNELS_LOOPS
-#define TILE static __attribute__((noinline))
-#define UNROLL
-#else
-#define TILE INLINE
-#if defined(__clang__)
-#define UNROLL _Pragma("clang loop unroll(full)")
-#else
-#define UNROLL _Pragma("GCC unroll 32")
-#endif
-#endif
-
-#include "kernels/cpu/quant/unpack_32.h"
-#include "kernels/cpu/quant/unpack_grid.h"
-#include "kernels/cpu/quant/unpack_k.h"
+#include "kernels/cpu/quant/blocks.h"
 
 /* Those of tokens [t, t + tokens) and columns [c, c + cols): chunk i of token j is
  * x[i * tokens + j]. */
@@ -49,43 +31,6 @@ struct panel {
     struct chunk *x;
     size_t t, tokens, c, cols;
 };
-
-INLINE size_t min_size(size_t a, size_t b)
-{
-    return a < b ? a : b;
-}
-
-INLINE int is_block_32(enum mp_wtype type)
-{
-    return type < MP_WTYPE_Q2_K; /* the order of the table */
-}
-
-INLINE size_t block_elements(enum mp_wtype type)
-{
-    return is_block_32(type) ? 32 : 256;
-}
-
-INLINE size_t block_bytes_of(enum mp_wtype type)
-{
-    switch (type) {
-#define X(TYPE, name, elements, bytes) \
-    case MP_WTYPE_##TYPE: return bytes;
-        MP_QUANT_MAP(X)
-#undef X
-    default: return 0;
-    }
-}
-
-/* All 8 floats, always in the same order. */
-INLINE float add_lanes(__m256 a)
-{
-    __m128 b = _mm_add_ps(_mm256_castps256_ps128(a), _mm256_extractf128_ps(a, 1));
-
-    b = _mm_add_ps(b, _mm_movehl_ps(b, b));
-    return _mm_cvtss_f32(_mm_add_ss(b, _mm_movehdup_ps(b)));
-}
-
-#include "kernels/cpu/quant/activations.h"
 
 /* ---- tiles */
 

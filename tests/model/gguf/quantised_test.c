@@ -208,12 +208,10 @@ static double distance(const float *a, const float *b)
     return off / largest;
 }
 
-static void check_model(enum mp_wtype type, enum mp_wtype down)
+/* want: logits that no budget, no number of threads and no cut of the prompt changes. */
+static void check_bits(struct harness_options options, float *want)
 {
-    static float want[(STEPS + 1) * VOCAB], other[(STEPS + 1) * VOCAB];
-    struct harness_options options = harness_defaults(model_of(type, down, false));
     const struct mp_space_plan plan = harness_plan(&options, NULL);
-    double off;
 
     logits_of(&options, 1, want);
     for (unsigned i = 0; i < 4; i++) { /* every budget with other threads and chunks */
@@ -225,12 +223,36 @@ static void check_model(enum mp_wtype type, enum mp_wtype down)
         options.tokens_max = i % 2 == 0 ? 5 : 512;
         check_same(&options, 3, want);
     }
-    options = harness_defaults(options.model);
+}
+
+/* Class amx has bits of its own, which keep as well. */
+static void check_tiles(struct harness_options options, const float *want)
+{
+    static float tiles[(STEPS + 1) * VOCAB];
+
+    options.kernels = "amx";
+    if (mp_kernels_find(options.kernels) == NULL)
+        return;
+    check_bits(options, tiles);
+    fprintf(stderr, ", amx %.1e", distance(tiles, want));
+    CHECK(distance(tiles, want) < 2e-2);
+}
+
+static void check_model(enum mp_wtype type, enum mp_wtype down)
+{
+    static float want[(STEPS + 1) * VOCAB], other[(STEPS + 1) * VOCAB];
+    struct harness_options options = harness_defaults(model_of(type, down, false));
+    double off;
+
+    check_bits(options, want);
     options.kernels = "ref";
     logits_of(&options, 1, other);
     off = distance(want, other);
     fprintf(stderr, "  %s, %s: plain C %.1e", mp_wtype_name(type), mp_wtype_name(down), off);
     CHECK(off < 2e-2); /* a last bit may round an activation to the next step, and so on */
+    options.kernels = NULL;
+    check_tiles(options, want);
+    options.kernels = "ref";
     options.model = model_of(type, down, true);
     logits_of(&options, 1, other);
     off = distance(want, other);

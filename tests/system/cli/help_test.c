@@ -18,8 +18,8 @@ static void a_slip_gets_the_nearest_name(void)
     REFUSED(2, "known are lru, lfu", RUN_MODEL, "--prompt", "a", "--evict", "lrru");
     REFUSED(2, "unknown profile 'fast'", RUN_MODEL, "--prompt", "a", "--profile", "fast");
     REFUSED(2, "no kernels 'sse'", RUN_MODEL, "--prompt", "a", "--kernels", "sse");
-    REFUSED(2, "math amx: this build has no kernels for AMX", RUN_MODEL, "--prompt", "a", "--math",
-            "amx");
+    REFUSED(2, "kernels ref are of class f32, but math is amx", RUN_MODEL, "--prompt", "a",
+            "--math", "amx", "--kernels", "ref");
     REFUSED(2, "kernels ref are of class f32, but math is native", RUN_MODEL, "--prompt", "a",
             "--math", "native", "--kernels", "ref");
     REFUSED(2, "option '--kv-type': got 'q4_0', need one of f32, f16, bf16, q8_0", RUN_MODEL,

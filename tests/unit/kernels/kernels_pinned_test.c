@@ -118,6 +118,9 @@ static const struct {
     const char *name; /* of the implementation, and what */
     uint64_t hash;
 } pinned[] = {
+    { "amx products", UINT64_C(0x61e0032d49bc6c65) },
+    { "amx pointwise", UINT64_C(0x06990cd7dd25db04) },
+    { "amx attention", UINT64_C(0x8bb6ed09b25704ba) },
     { "avx512bf16 products", UINT64_C(0xd17248968abb73b4) },
     { "avx512bf16 pointwise", UINT64_C(0x06990cd7dd25db04) },
     { "avx512bf16 attention", UINT64_C(0x8bb6ed09b25704ba) },

@@ -91,12 +91,12 @@ static void problem_destroy(struct problem *p)
     guarded_free(&p->y_mem);
 }
 
-/* To the nearest BF16, ties to even: what class native multiplies BF16 weights with. */
+/* To the nearest BF16, ties to even: what BF16 weights are multiplied with, but in F32. */
 static double activation(const struct problem *p, float x)
 {
     uint32_t bits = float_bits(x);
 
-    if (p->math != MP_MATH_NATIVE || p->type != MP_WTYPE_BF16)
+    if (p->math == MP_MATH_F32 || p->type != MP_WTYPE_BF16)
         return (double)x;
     bits = (bits + 0x7fff + (bits >> 16 & 1)) & 0xffff0000;
     return (double)bits_float(bits);
@@ -420,8 +420,8 @@ static void extremes_are_not_flushed(const struct mp_kernels *k)
         unsigned char w[20 * 4] = { 0 };
         float x[20] = { 0 }, y;
 
-        /* Class native takes denormals for zeros where it multiplies BF16. */
-        if (k->math == MP_MATH_NATIVE && cases[i].type == MP_WTYPE_BF16 &&
+        /* Where BF16 is multiplied denormals count as zeros. */
+        if (k->math != MP_MATH_F32 && cases[i].type == MP_WTYPE_BF16 &&
             fabsf(cases[i].y) < 0x1p-126f)
             continue;
 

@@ -29,15 +29,15 @@ static void multiply(const struct mp_kernels *k, float *y, enum mp_wtype type, c
     k->matmul(y, ROWS, w, type, COLS, from, COLS, ROWS, COLS, TOKENS);
 }
 
-static void native_rounds_activations_of_bf16_once(void)
+static void rounds_activations_of_bf16_once(enum mp_math math)
 {
-    const struct mp_kernels *k = mp_kernels_native();
+    const struct mp_kernels *k = mp_kernels_of(math);
 
     if (k == NULL) {
-        fprintf(stderr, "  not on this CPU\n");
+        fprintf(stderr, "  %s: not on this CPU\n", mp_math_name(math));
         return;
     }
-    CHECK(k->math == MP_MATH_NATIVE);
+    CHECK(k->math == math);
     fill();
     multiply(k, want, MP_WTYPE_BF16, x);
     multiply(k, got, MP_WTYPE_BF16, rounded);
@@ -51,9 +51,9 @@ static void native_rounds_activations_of_bf16_once(void)
     CHECK(memcmp(want + ROWS, got + ROWS, sizeof(want) - ROWS * sizeof(*want)) == 0);
 }
 
-static void native_leaves_other_types_alone(void)
+static void leaves_other_plain_types_alone(enum mp_math math)
 {
-    const struct mp_kernels *k = mp_kernels_native();
+    const struct mp_kernels *k = mp_kernels_of(math);
 
     if (k == NULL)
         return;
@@ -94,6 +94,16 @@ static void wrong_blocked(float *y, size_t y_stride, const void *weights, enum m
         y[spoil.token * y_stride + spoil.row] += spoil.by;
 }
 
+static void wrong_quantised(float *y, size_t y_stride, const void *weights, enum mp_wtype type,
+                            size_t w_stride, const float *from, size_t x_stride, size_t rows,
+                            size_t cols, size_t tokens)
+{
+    mp_kernels_of(MP_MATH_AMX)
+        ->matmul(y, y_stride, weights, type, w_stride, from, x_stride, rows, cols, tokens);
+    if (type == spoil.type && tokens == 1) /* one token may go another way */
+        y[0] += spoil.by;
+}
+
 static void the_self_test_finds_what_is_wrong(void)
 {
     struct mp_kernels k = mp_kernels_ref;
@@ -116,16 +126,49 @@ static void the_self_test_finds_what_is_wrong(void)
     CHECK(!mp_kernels_pass(&k));
 }
 
+/* What the class that has its own products with quantised weights gets wrong there. */
+static void the_self_test_looks_at_quantised_types_of_class_amx(void)
+{
+    const struct mp_kernels *amx = mp_kernels_of(MP_MATH_AMX);
+    struct mp_kernels k;
+
+    if (amx == NULL)
+        return;
+    k = *amx;
+    k.matmul = wrong_quantised;
+    spoil.token = spoil.row = 0;
+    spoil.by = 0;
+    CHECK(mp_kernels_pass(&k));
+    spoil.by = 1e6f;
+    for (int type = MP_WTYPE_PLAIN_COUNT; type < MP_WTYPE_COUNT; type++) {
+        spoil.type = (enum mp_wtype)type;
+        CHECK(!mp_kernels_pass(&k));
+    }
+}
+
 static void everything_here_passes(const struct mp_kernels *k)
 {
     CHECK(mp_kernels_pass(k));
 }
 
+static void classes_round_activations_of_bf16_once(void)
+{
+    rounds_activations_of_bf16_once(MP_MATH_NATIVE);
+    rounds_activations_of_bf16_once(MP_MATH_AMX);
+}
+
+static void classes_leave_other_plain_types_alone(void)
+{
+    leaves_other_plain_types_alone(MP_MATH_NATIVE);
+    leaves_other_plain_types_alone(MP_MATH_AMX);
+}
+
 int main(void)
 {
-    RUN(native_rounds_activations_of_bf16_once);
-    RUN(native_leaves_other_types_alone);
+    RUN(classes_round_activations_of_bf16_once);
+    RUN(classes_leave_other_plain_types_alone);
     RUN(the_self_test_finds_what_is_wrong);
+    RUN(the_self_test_looks_at_quantised_types_of_class_amx);
     each_kernels("passes", everything_here_passes);
     return 0;
 }

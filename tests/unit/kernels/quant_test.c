@@ -109,6 +109,38 @@ static void check_shape(const struct mp_quant *quant, enum mp_wtype type, size_t
     problem_destroy(&p);
 }
 
+/* What cuts of a product are compared with, by `blocked` and type: once it is there. */
+enum { CUT_ROWS = 35, CUT_TOKENS = 37, CUT_COLS = 1536 };
+static float cuts[2][MP_WTYPE_COUNT][CUT_TOKENS * CUT_ROWS];
+static int have_cuts[2][MP_WTYPE_COUNT];
+
+/* Products of class amx as a variant, with bits of its own. */
+static void amx_multiply(const struct mp_quant_product *p, enum mp_wtype type)
+{
+    const struct mp_kernels *k = mp_kernels_find("amx");
+    const struct mp_wtype_info *info = mp_wtype_info(type);
+    const size_t w_stride = p->w_row_bytes / info->block_bytes * info->block_elements;
+
+    if (p->block_cols == MP_KERNEL_BLOCK_COLS)
+        k->matmul_blocked(p->y, p->y_stride, p->w, type, w_stride, p->x, p->x_stride, p->rows,
+                          p->cols, p->tokens, p->accumulate);
+    else
+        k->matmul(p->y, p->y_stride, p->w, type, w_stride, p->x, p->x_stride, p->rows, p->cols,
+                  p->tokens);
+}
+
+#define X(TYPE, name, ...)                                         \
+    static void amx_##name(const struct mp_quant_product *product) \
+    {                                                              \
+        amx_multiply(product, MP_WTYPE_##TYPE);                    \
+    }
+MP_QUANT_MAP(X)
+#undef X
+
+#define X(TYPE, name, ...) .multiply[MP_WTYPE_##TYPE] = amx_##name,
+static const struct mp_quant amx = { .name = "amx", .kernels = "amx", MP_QUANT_MAP(X) };
+#undef X
+
 static void each_type(void (*test)(const struct mp_quant *quant, enum mp_wtype type))
 {
     for (size_t i = 0; mp_quant_names[i] != NULL; i++) {
@@ -118,6 +150,11 @@ static void each_type(void (*test)(const struct mp_quant *quant, enum mp_wtype t
         for (int type = MP_WTYPE_PLAIN_COUNT; quant != NULL && type < MP_WTYPE_COUNT; type++)
             test(quant, (enum mp_wtype)type);
     }
+    memset(have_cuts, 0, sizeof(have_cuts));
+    fprintf(stderr, "  amx%s\n", mp_kernels_find("amx") == NULL ? " (not here)" : "");
+    for (int type = MP_WTYPE_PLAIN_COUNT; mp_kernels_find("amx") != NULL && type < MP_WTYPE_COUNT;
+         type++)
+        test(&amx, (enum mp_wtype)type);
 }
 
 static void shapes_of(const struct mp_quant *quant, enum mp_wtype type)
@@ -140,12 +177,11 @@ static void products_of_all_shapes(void)
     each_type(shapes_of);
 }
 
-/* Rows, tokens and columns in other cuts: the same bits, and those of the first variant. */
+/* Rows, tokens and columns in other cuts: the same bits, and those of the first variant; class amx
+ * has its own. */
 static void cuts_of(const struct mp_quant *quant, enum mp_wtype type)
 {
-    enum { ROWS = 11, TOKENS = 19, COLS = 1536 };
-    static float want[2][MP_WTYPE_COUNT][TOKENS * ROWS];
-    static int have[2][MP_WTYPE_COUNT];
+    enum { ROWS = CUT_ROWS, TOKENS = CUT_TOKENS, COLS = CUT_COLS };
 
     for (int blocked = 0; blocked < 2; blocked++) {
         struct problem p;
@@ -157,11 +193,11 @@ static void cuts_of(const struct mp_quant *quant, enum mp_wtype type)
             ((float *)p.x_mem.p)[i] = (float)(next_byte() - 127) / (float)(1 + next_byte() % 9);
         all = product_of(&p, blocked ? MP_KERNEL_BLOCK_COLS : MP_QUANT_PART_COLS, 0);
         quant->multiply[type](&all);
-        if (!have[blocked][type])
-            memcpy(want[blocked][type], all.y, sizeof(want[0][0]));
-        have[blocked][type] = 1;
-        CHECK(memcmp(want[blocked][type], all.y, sizeof(want[0][0])) == 0);
-        for (size_t rows = 1; rows <= 5; rows += 2) {
+        if (!have_cuts[blocked][type])
+            memcpy(cuts[blocked][type], all.y, sizeof(cuts[0][0]));
+        have_cuts[blocked][type] = 1;
+        CHECK(memcmp(cuts[blocked][type], all.y, sizeof(cuts[0][0])) == 0);
+        for (size_t rows = 1; rows <= 17; rows += rows < 5 ? 2 : 12) {
             for (size_t tokens = 1; tokens <= 17; tokens += tokens < 5 ? 1 : 6) {
                 fill_y(&p, NAN);
                 for (size_t r = 0; r < ROWS; r += rows)
@@ -174,7 +210,7 @@ static void cuts_of(const struct mp_quant *quant, enum mp_wtype type)
                         cut.tokens = TOKENS - t < tokens ? TOKENS - t : tokens;
                         quant->multiply[type](&cut);
                     }
-                CHECK(memcmp(want[blocked][type], all.y, sizeof(want[0][0])) == 0);
+                CHECK(memcmp(cuts[blocked][type], all.y, sizeof(cuts[0][0])) == 0);
             }
         }
         for (size_t at = 256; blocked && at < COLS; at += 256) {
@@ -186,7 +222,7 @@ static void cuts_of(const struct mp_quant *quant, enum mp_wtype type)
             cut.cols = COLS - at;
             cut.accumulate = 1;
             quant->multiply[type](&cut);
-            CHECK(memcmp(want[1][type], all.y, sizeof(want[0][0])) == 0);
+            CHECK(memcmp(cuts[1][type], all.y, sizeof(cuts[0][0])) == 0);
         }
         problem_destroy(&p);
     }
