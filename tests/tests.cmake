@@ -148,6 +148,8 @@ mp_test(model/gguf/convert_test LIBS mp_engine PkgConfig::JANSSON m SOURCES test
     tests/model/rewrite.c tests/model/tiny_model.c TIMEOUT 300)
 mp_test(model/gguf/convert_refusals_test LIBS mp_engine PkgConfig::JANSSON m SOURCES
     tests/model/rewrite.c tests/model/tiny_model.c tests/support/gguf.c WRAP LABELS fault TIMEOUT 300)
+mp_test(model/gguf/imatrix_test LIBS mp_engine PkgConfig::JANSSON m SOURCES
+    tests/model/rewrite.c tests/model/tiny_model.c tests/support/gguf.c TIMEOUT 300)
 mp_test(model/mxfp4_test LIBS mp_engine m SOURCES tests/model/harness.c tests/support/npy.c
     tests/model/rewrite.c tests/model/tiny_model.c TIMEOUT 120)
 mp_test(model/block_type_test LIBS mp_engine m SOURCES tests/model/harness.c tests/model/rewrite.c

@@ -45,6 +45,23 @@ static void put_moe_layers(const struct mp_convert *job, struct mp_gguf_out *out
         put_u32(job, out, keys->dense_first.key, step > 1 ? 0 : first);
 }
 
+/* For each layer where some have a short convolution, and none. */
+static void put_kv_heads(const struct mp_convert *job, struct mp_gguf_out *out)
+{
+    const struct mp_model_config *c = &job->model;
+    char key[KEY_BYTES];
+
+    if (c->short_conv == 0) {
+        put_u32(job, out, "attention.head_count_kv", c->kv_heads);
+        return;
+    }
+    put_u32(job, out, job->target->keys.short_conv, c->short_conv);
+    snprintf(key, sizeof(key), "%s.attention.head_count_kv", job->target->name);
+    mp_gguf_put_array(out, key, MP_GGUF_I32, c->layers);
+    for (uint32_t i = 0; i < c->layers; i++)
+        mp_gguf_put(out->file, c->linear[i] ? 0 : c->kv_heads, 4);
+}
+
 /* What only some families have a key for. */
 static void put_more_numbers(const struct mp_convert *job, struct mp_gguf_out *out)
 {
@@ -101,7 +118,7 @@ static void put_numbers(const struct mp_convert *job, struct mp_gguf_out *out)
     put_u32(job, out, "expert_count", c->experts);
     put_u32(job, out, "expert_used_count", c->experts_per_token);
     put_u32(job, out, "attention.head_count", c->heads);
-    put_u32(job, out, "attention.head_count_kv", c->kv_heads);
+    put_kv_heads(job, out);
     put_u32(job, out, "attention.key_length", c->head_dim);
     put_u32(job, out, "attention.value_length", c->head_dim);
     put_u32(job, out, "rope.dimension_count", c->rotary_dim);

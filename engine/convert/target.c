@@ -19,7 +19,39 @@ static const struct {
     { "Ernie4_5_MoeForCausalLM", "ernie4_5-moe" },
     { "MiniMaxM2ForCausalLM", "minimax-m2" },
     { "DeepseekForCausalLM", "deepseek" },
+    { "Lfm2MoeForCausalLM", "lfm2moe" },
 };
+
+/* Families that are not written, and why. */
+static const struct {
+    const char *family, *reason;
+} refused[] = {
+#define LATENT "the matrix from latents to keys and values would be cut in two and turned"
+#define DELTA "norms, decays and rows of delta networks stand in another way there"
+    { "DeepseekV2ForCausalLM", LATENT },
+    { "DeepseekV3ForCausalLM", LATENT },
+    { "Glm4MoeLiteForCausalLM", LATENT },
+    { "Qwen3NextForCausalLM", DELTA },
+    { "Qwen3_5MoeForConditionalGeneration", DELTA },
+    { "Qwen3_5MoeForCausalLM", DELTA },
+    { "Gemma4ForConditionalGeneration", "layers have heads of several sizes" },
+    { "Gemma4ForCausalLM", "layers have heads of several sizes" },
+    { "GptOssForCausalLM", "matrices of experts are stored turned, or as MXFP4 already" },
+    { "PhimoeForCausalLM", "llama.cpp weighs its experts otherwise" },
+    { "XverseForCausalLM", "llama.cpp has it without experts only" },
+    { "XverseMoeForCausalLM", "llama.cpp has it without experts only" },
+#undef DELTA
+#undef LATENT
+};
+
+static const char *reason_of(const char *family)
+{
+    for (size_t i = 0; i < MP_ARRAY_LEN(refused); i++) {
+        if (strcmp(refused[i].family, family) == 0)
+            return refused[i].reason;
+    }
+    return "their tensors have no names there";
+}
 
 static const struct mp_arch *arch_named(const char *name)
 {
@@ -43,7 +75,8 @@ enum mp_status mp_convert_target(const struct mp_model_config *model,
     if (*target_p != NULL)
         return MP_OK;
     return mp_fail(MP_ERR_MODEL, "E_UNSUPPORTED",
-                   "models of the family %s are not written as GGUF files", family);
+                   "models of the family %s are not written as GGUF files: %s", family,
+                   reason_of(family));
 }
 
 /* Numbers of a configuration that both must have. */
@@ -74,6 +107,7 @@ static const struct {
     FIELD(WHOLE, dense_ffn, "channels of dense layers"),
     FIELD(WHOLE, groups, "groups of experts"),
     FIELD(WHOLE, groups_used, "groups of a token"),
+    FIELD(WHOLE, short_conv, "a short convolution"),
     FIELD(FLAG, qkv_bias, "biases of queries, keys and values"),
     FIELD(FLAG, o_bias, "a bias behind attention"),
     FIELD(FLAG, qk_norm, "norms of queries and keys"),
@@ -121,6 +155,8 @@ static const char *difference(const struct mp_model_config *a, const struct mp_m
     }
     if (memcmp(a->is_moe, b->is_moe, sizeof(a->is_moe)) != 0)
         return "which layers have experts";
+    if (memcmp(a->linear, b->linear, sizeof(a->linear)) != 0)
+        return "which layers have attention";
     if (a->rope.kind != b->rope.kind)
         return "scaled positions";
     if (fabs(a->rope_theta - b->rope_theta) > 1e-6 * a->rope_theta)

@@ -31,6 +31,20 @@ static inline struct mp_convert_report convert(const char *model, const char *ou
     return report;
 }
 
+static inline void check_refused(const struct mp_convert_config *config, enum mp_status status,
+                                 const char *code, const char *part)
+{
+    struct mp_convert_report report;
+
+    mp_error_clear();
+    CHECK_EQ(mp_convert(config, &report), status);
+    CHECK_STR(mp_error_last()->code, code);
+    if (strstr(mp_error_last()->text, part) == NULL) {
+        fprintf(stderr, "%s\n", mp_error_last()->text);
+        exit(1);
+    }
+}
+
 static const char config_256[] =
     "{\"architectures\":[\"Qwen3MoeForCausalLM\"],\"vocab_size\":160,\"hidden_size\":256,"
     "\"num_hidden_layers\":4,\"num_attention_heads\":8,\"num_key_value_heads\":4,\"head_dim\":32,"

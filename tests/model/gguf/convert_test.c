@@ -50,8 +50,24 @@ static void check_family(const char *source)
     free(want);
 }
 
+/* Of a model all of whose layers have experts, as GGUF has no others in this family. */
+static const char *qwen2_model(void)
+{
+    static const char config[] =
+        "{\"architectures\":[\"Qwen2MoeForCausalLM\"],\"vocab_size\":320,\"hidden_size\":40,"
+        "\"num_hidden_layers\":1,\"num_attention_heads\":5,\"num_key_value_heads\":1,"
+        "\"num_experts\":8,\"num_experts_per_tok\":3,\"moe_intermediate_size\":24,"
+        "\"shared_expert_intermediate_size\":136,\"rope_theta\":1000000.0}";
+    const char *model = in_tmpdir("qwen2");
+
+    rewrite_model(DATA "qwen2moe-tiny", model, config, rewrite_as_f32);
+    return model;
+}
+
 static void families_give_the_same_bits(void)
 {
+    check_family(qwen2_model());
+    check_family(DATA "lfm2_moe-a");
     check_family(QWEN3);
     check_family(DATA "mixtral-tiny");
     check_family(DATA "deepseek-a");

@@ -35,6 +35,10 @@ int main(int argc, char **argv)
                                           "\"linear_value_head_dim\": 8", NULL };
     /* llama.cpp rounds the bounds of yarn to whole dimensions, which gpt-oss does not. */
     static const char *const positions[] = { "\"yarn\"", "\"default\"", NULL };
+    /* Its second layer has no experts, which GGUF files of the family cannot say. */
+    static const char *const first_layer[] = { "\"num_hidden_layers\": 3",
+                                               "\"num_hidden_layers\": 1", "[\n    1\n  ]", "[]",
+                                               NULL };
     struct to_gguf job;
 
     if (argc != 4) {
@@ -44,6 +48,8 @@ int main(int argc, char **argv)
     job = plain(in_tmpdir("wide"), argv[2], argv[3]);
     if (strcmp(argv[2], "gpt-oss") == 0)
         rewrite_model(argv[1], job.model, twin_config(argv[1], positions), rewrite_as_f32);
+    else if (strcmp(argv[2], "qwen2moe") == 0)
+        rewrite_model(argv[1], job.model, twin_config(argv[1], first_layer), rewrite_as_f32);
     else if (strcmp(argv[2], "qwen3next") == 0 || strcmp(argv[2], "qwen35moe") == 0)
         rewrite_model(argv[1], job.model, twin_config(argv[1], values), shorten);
     else

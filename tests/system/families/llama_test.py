@@ -30,7 +30,7 @@ ERROR = 2e-4
 ERRORS = {"gemma4": 4e-3, "qwen35moe": 1e-3, "qwen3next": 1e-3}
 # Directory, general.architecture.
 FAMILIES = [
-    ("qwen3moe-tiny", "qwen3moe"), ("mixtral-tiny", "llama"), ("olmoe-a", "olmoe"),
+    ("qwen2moe-tiny", "qwen2moe"), ("qwen3moe-tiny", "qwen3moe"), ("mixtral-tiny", "llama"), ("olmoe-a", "olmoe"),
     ("granitemoe-a", "granitemoe"), ("glm4_moe-a", "glm4moe"), ("glm4_moe-b", "glm4moe"),
     ("minimax_m2-a", "minimax-m2"), ("gpt_oss-a", "gpt-oss"), ("deepseek-a", "deepseek"),
     ("deepseek_v3-b", "deepseek2"), ("glm4_moe_lite-a", "deepseek2"), ("glm4_moe_lite-b", "deepseek2"),
