@@ -37,54 +37,106 @@ INLINE void put_bytes(struct weights *to, size_t group, size_t r, __m256i bytes,
     _mm256_store_si256((void *)to->q[group][r], bytes);
 }
 
-INLINE void unpack_row_32(struct weights *to, size_t r, const unsigned char *p, size_t cols,
-                          enum mp_wtype type)
+/* Of 8 blocks of 32: scales, then what is added. */
+INLINE __m512i scales_of_blocks(const unsigned char *p, enum mp_wtype type)
 {
-    for (size_t j = 0; j < cols / 32; j++, p += block_bytes_of(type)) {
-        put_bytes(to, j, r, bytes_32(p, type), offset_32(type));
-        to->d[j][r] = scale_32(p, type);
-        if (has_min_32(type))
-            to->m[j][r] = half_at(p + 2);
-    }
+    const __m256 m = has_min_32(type) ? halves_8(p + 2, block_bytes_of(type)) : _mm256_setzero_ps();
+
+    return _mm512_castps_si512(
+        _mm512_insertf32x8(_mm512_castps256_ps512(block_scales_8(p, type)), m, 1));
 }
 
-/* The scales of one block: those of elements 0 to 15 of each 32 stand before all the others. */
-INLINE void unpack_scales_k(struct weights *to, size_t group, size_t r, const struct scales_k *s,
-                            enum mp_wtype type)
+INLINE __m512 as_floats(__m256i whole, float scale)
+{
+    return _mm512_mul_ps(_mm512_cvtepi32_ps(_mm512_cvtepi16_epi32(whole)), _mm512_set1_ps(scale));
+}
+
+/* Of a block of 256 with a scale for each 32 columns: the same. */
+INLINE __m512i pairs_of_block(const struct scales_k *s, enum mp_wtype type)
+{
+    __m128i scales = _mm256_cvtepi32_epi16(_mm256_loadu_si256((const void *)s->pairs));
+    __m512 d = as_floats(_mm256_castsi128_si256(scales), s->d);
+
+    if (has_mins(type))
+        d = _mm512_mask_mov_ps(d, 0xff00,
+                               as_floats(_mm256_permute4x64_epi64(s->mins, 0x44), -s->dmin));
+    return _mm512_castps_si512(d);
+}
+
+/* Scales, and what is added, of all rows: those of one group side by side. In `first` and `second`
+ * they are row by row; of groups of 32 columns `second` is not used. */
+INLINE void put_scales(struct weights *to, size_t group, __m512i first[SIDE], __m512i second[SIDE],
+                       enum mp_wtype type)
 {
     const size_t halves = 32 / group_cols(type);
-    int16_t scales[16], mins[16];
 
-    if (has_pairs_k(type)) {
-        for (int j = 0; j < 8; j++)
-            scales[j] = (int16_t)s->pairs[j];
-    } else {
-        _mm256_storeu_si256((void *)scales, s->scales);
-    }
-    if (has_mins(type))
-        _mm256_storeu_si256((void *)mins, s->mins);
+    transpose(first);
+    if (halves == 2 && has_mins(type))
+        transpose(second);
+    UNROLL
     for (size_t j = 0; j < 8; j++) {
-        for (size_t half = 0; half < halves; half++) {
-            const size_t g = (group + j) * halves + half;
-
-            to->d[g][r] = s->d * (float)scales[8 * half + j];
+        if (halves == 1) {
+            _mm512_store_si512(to->d[group + j], first[j]);
             if (has_mins(type))
-                to->m[g][r] = -s->dmin * (float)mins[8 * half + j];
+                _mm512_store_si512(to->m[group + j], first[8 + j]);
+            continue;
+        }
+        UNROLL
+        for (size_t half = 0; half < 2; half++) {
+            const size_t g = 2 * (group + j) + half;
+
+            _mm512_store_si512(to->d[g], first[8 * half + j]);
+            if (has_mins(type))
+                _mm512_store_si512(to->m[g], second[8 * half + j]);
         }
     }
 }
 
-INLINE void unpack_row_k(struct weights *to, size_t r, const unsigned char *p, size_t cols,
-                         enum mp_wtype type)
+/* 256 columns of 16 rows or fewer, from group of 32 columns `group` on. The rows that come next are
+ * fetched; that cannot fault. */
+INLINE void unpack_unit(struct weights *to, size_t group, const unsigned char *p, size_t row_bytes,
+                        size_t rows, enum mp_wtype type)
 {
-    for (size_t j = 0; j < cols / 32; j += 8, p += block_bytes_of(type)) {
+    const size_t unit_bytes = 256 / block_elements(type) * block_bytes_of(type);
+    __m512i first[SIDE], second[SIDE];
+
+    for (size_t r = 0; r < SIDE; r++) {
         struct scales_k s;
 
-        scales_of_k(p, type, &s);
-        unpack_scales_k(to, j, r, &s, type);
+        first[r] = second[r] = _mm512_setzero_si512();
+        if (r >= rows)
+            continue;
+        for (size_t b = 0; b < unit_bytes; b += 64)
+            _mm_prefetch((const void *)((uintptr_t)p + SIDE * row_bytes + b), _MM_HINT_T0);
+        if (is_block_32(type)) {
+            first[r] = scales_of_blocks(p, type);
+        } else {
+            scales_of_k(p, type, &s);
+            first[r] = has_pairs_k(type) ? pairs_of_block(&s, type)
+                                         : _mm512_castps_si512(as_floats(s.scales, s.d));
+            if (!has_pairs_k(type) && has_mins(type))
+                second[r] = _mm512_castps_si512(as_floats(s.mins, -s.dmin));
+        }
         UNROLL
         for (int i = 0; i < 8; i++)
-            put_bytes(to, j + (size_t)i, r, bytes_k(p, type, i), offset_k(type));
+            put_bytes(to, group + (size_t)i, r,
+                      is_block_32(type) ? bytes_32(p + (size_t)i * block_bytes_of(type), type)
+                                        : bytes_k(p, type, i),
+                      is_block_32(type) ? offset_32(type) : offset_k(type));
+        p += row_bytes;
+    }
+    put_scales(to, group, first, second, type);
+}
+
+/* The last few blocks of 32 of a row. */
+INLINE void unpack_rest(struct weights *to, size_t group, size_t r, const unsigned char *p,
+                        size_t end, enum mp_wtype type)
+{
+    for (; group < end; group++, p += block_bytes_of(type)) {
+        put_bytes(to, group, r, bytes_32(p, type), offset_32(type));
+        to->d[group][r] = scale_32(p, type);
+        if (has_min_32(type))
+            to->m[group][r] = half_at(p + 2);
     }
 }
 
@@ -92,10 +144,11 @@ INLINE void unpack_row_k(struct weights *to, size_t r, const unsigned char *p, s
 TILE void unpack(struct weights *to, const unsigned char *w, size_t row_bytes, size_t rows,
                  size_t cols, enum mp_wtype type)
 {
-    for (size_t r = 0; r < rows; r++, w += row_bytes) {
-        if (is_block_32(type))
-            unpack_row_32(to, r, w, cols, type);
-        else
-            unpack_row_k(to, r, w, cols, type);
-    }
+    const size_t unit_bytes = 256 / block_elements(type) * block_bytes_of(type);
+    size_t group = 0;
+
+    for (; group + 8 <= cols / 32; group += 8, w += unit_bytes)
+        unpack_unit(to, group, w, row_bytes, rows, type);
+    for (size_t r = 0; is_block_32(type) && r < rows; r++)
+        unpack_rest(to, group, r, w + r * row_bytes, cols / 32, type);
 }

@@ -49,6 +49,55 @@ INLINE size_t block_bytes_of(enum mp_wtype type)
     }
 }
 
+INLINE int bits_at(const unsigned char *p)
+{
+    uint16_t bits;
+
+    memcpy(&bits, p, sizeof(bits));
+    return bits;
+}
+
+/* The 16-bit floats at p, p + bytes, .. */
+INLINE __m256 halves_8(const unsigned char *p, size_t bytes)
+{
+    __m128i a = _mm_cvtsi32_si128(bits_at(p));
+
+    a = _mm_insert_epi16(a, bits_at(p + bytes), 1);
+    a = _mm_insert_epi16(a, bits_at(p + 2 * bytes), 2);
+    a = _mm_insert_epi16(a, bits_at(p + 3 * bytes), 3);
+    a = _mm_insert_epi16(a, bits_at(p + 4 * bytes), 4);
+    a = _mm_insert_epi16(a, bits_at(p + 5 * bytes), 5);
+    a = _mm_insert_epi16(a, bits_at(p + 6 * bytes), 6);
+    return _mm256_cvtph_ps(_mm_insert_epi16(a, bits_at(p + 7 * bytes), 7));
+}
+
+/* 2^(exponent - 128), below 2^-126 denormal numbers. */
+INLINE __m256 powers_8(const unsigned char *p, size_t bytes)
+{
+    const __m256i one = _mm256_set1_epi32(1);
+    __m128i a = _mm_cvtsi32_si128(p[0]);
+    __m256i e, small, large;
+
+    a = _mm_insert_epi8(a, p[bytes], 1);
+    a = _mm_insert_epi8(a, p[2 * bytes], 2);
+    a = _mm_insert_epi8(a, p[3 * bytes], 3);
+    a = _mm_insert_epi8(a, p[4 * bytes], 4);
+    a = _mm_insert_epi8(a, p[5 * bytes], 5);
+    a = _mm_insert_epi8(a, p[6 * bytes], 6);
+    e = _mm256_cvtepu8_epi32(_mm_insert_epi8(a, p[7 * bytes], 7));
+    small = _mm256_sllv_epi32(_mm256_set1_epi32(0x200000), e);
+    large = _mm256_slli_epi32(_mm256_sub_epi32(e, one), 23);
+    return _mm256_castsi256_ps(_mm256_blendv_epi8(small, large, _mm256_cmpgt_epi32(e, one)));
+}
+
+/* The scales of 8 blocks of a row. */
+INLINE __m256 block_scales_8(const unsigned char *w, enum mp_wtype type)
+{
+    const size_t bytes = block_bytes_of(type);
+
+    return type == MP_WTYPE_MXFP4 ? powers_8(w, bytes) : halves_8(w, bytes);
+}
+
 /* All 8 floats, always in the same order. */
 INLINE float add_lanes(__m256 a)
 {
