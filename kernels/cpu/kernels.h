@@ -23,8 +23,8 @@
  */
 
 /* Classes of arithmetic, by what products with BF16 weights round their activations to: to nothing,
- * or to BF16, as the weights are, where a processor multiplies pairs of BF16. AMX does that too, and
- * adds in another order, in products with quantised weights as well (kernels/cpu/amx). */
+ * or to BF16, as the weights are, where a processor multiplies pairs of BF16. AMX does that too,
+ * and adds in another order, in products with quantised weights as well (kernels/cpu/amx). */
 enum mp_math { MP_MATH_F32, MP_MATH_NATIVE, MP_MATH_AMX };
 
 static inline const char *mp_math_name(enum mp_math math)
