@@ -7,7 +7,8 @@
 #   FOLDER: what its files may include besides the folder itself; DIR/* stands for all below DIR.
 cd "$(dirname "$0")/.." || exit 2
 table='
-kernels/cpu:        kernels/cpu/quant
+kernels/cpu:        kernels/cpu/amx kernels/cpu/quant
+kernels/cpu/amx:    kernels/cpu kernels/cpu/quant
 kernels/cpu/quant:  kernels/cpu
 kernels/cuda:       kernels/cpu
 kernels/cuda/ptx:   kernels/cuda
