@@ -104,6 +104,9 @@ struct mp_route_facts {
     /* (experts), or NULL if nothing is on its way: time until the bytes are there, as far as known;
      * 0 if resident, MP_ARRIVAL_NEVER if nobody reads them. */
     const uint64_t *arrival_ns;
+    /* Measured time from layer 0 of the step before to layer 0 of this one; 0: unknown, or not
+     * layer 0. */
+    uint64_t step_ns;
     const struct mp_costs *costs;
 };
 

@@ -222,6 +222,9 @@ bool mp_pager_lease_host(struct mp_pager *pager, uint32_t unit,
                          const void *piece_p[MP_UNIT_PIECES_MAX]);
 void mp_pager_release_host(struct mp_pager *pager, uint32_t unit);
 
+/* As configured: no decision may depend on timing. */
+bool mp_pager_is_deterministic(const struct mp_pager *pager);
+
 /* Between layers: number of units in flight or about to be. */
 uint32_t mp_pager_reading(const struct mp_pager *pager);
 

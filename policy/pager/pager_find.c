@@ -56,3 +56,8 @@ uint32_t mp_pager_reading(const struct mp_pager *pager)
 {
     return pager->ahead_count;
 }
+
+bool mp_pager_is_deterministic(const struct mp_pager *pager)
+{
+    return pager->config.deterministic;
+}

@@ -71,6 +71,17 @@ static void count_substitutes(struct mp_step *step, const struct mp_route_facts 
     }
 }
 
+/* Of the step before, if layer 0 of the next one begins. */
+static uint64_t measured_step_ns(struct mp_step *step, uint32_t layer)
+{
+    const uint64_t now_ns = mp_step_now_ns(step), before_ns = step->begun_ns;
+
+    if (layer > 0 || mp_pager_is_deterministic(step->config.pager))
+        return 0;
+    step->begun_ns = now_ns;
+    return before_ns > 0 ? now_ns - before_ns : 0;
+}
+
 static void route(struct mp_step *step, uint32_t layer, uint32_t tokens)
 {
     const struct mp_shape *shape = &step->config.shape;
@@ -82,6 +93,7 @@ static void route(struct mp_step *step, uint32_t layer, uint32_t tokens)
         .k = shape->top_k,
         .scores = step->scores,
         .resident = step->resident,
+        .step_ns = measured_step_ns(step, layer),
         .costs = mp_step_costs(step),
     };
     const uint64_t start_ns = mp_step_now_ns(step);

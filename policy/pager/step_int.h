@@ -42,6 +42,7 @@ struct mp_step {
     uint8_t *next_resident;      // (experts)
     struct mp_expert_work *work; // (experts * slices): work of one call
     uint32_t need_count;
+    uint64_t begun_ns;               /* layer 0 of the step before; 0: there was none */
     uint32_t shared_distance;        /* of the prediction that all policies share; 0: none yet */
     uint32_t shared_target;          /* its layer; MP_LAYER_ANY: nothing is predicted */
     struct mp_assign_facts assigned; /* the facts of assign for the open layer */

@@ -6,7 +6,7 @@
 #include "policy/record/decisions_code.h"
 
 /* Whoever gives policies more facts puts them into the functions below, and the size here. */
-_Static_assert(sizeof(struct mp_route_facts) == 48, "facts have changed: see mp_code_call()");
+_Static_assert(sizeof(struct mp_route_facts) == 56, "facts have changed: see mp_code_call()");
 _Static_assert(sizeof(struct mp_assign_facts) == 80, "facts have changed: see mp_code_call()");
 _Static_assert(sizeof(struct mp_predict_facts) == 40, "facts have changed: see mp_code_call()");
 _Static_assert(sizeof(struct mp_prefetch_facts) == 64, "facts have changed: see mp_code_call()");
@@ -217,6 +217,7 @@ static void code_route(struct mp_code *code, struct mp_route_facts *f)
     mp_code_matrix(code, &f->scores, (size_t)f->tokens * f->experts, true);
     mp_code_flags(code, &f->resident, f->experts);
     code_arrivals(code, &f->arrival_ns, f->experts);
+    mp_code_u64(code, &f->step_ns, UINT64_MAX);
     code_costs(code, &f->costs);
 }
 

@@ -9,6 +9,9 @@
 
 #define STEP 0.05f
 #define NS_PER_MS 1000000
+#define SMOOTH 16  /* steps over which measured times are averaged */
+#define ENOUGH 48u /* measured steps after which a budget can be called out of reach */
+#define PAUSE 4    /* times as long as expected: somebody waited for something else */
 
 double mp_smoe_alpha_of_shape(const struct mp_shape *shape)
 {
@@ -26,7 +29,53 @@ void mp_smoe_alpha_init(struct mp_smoe_alpha *self, const struct mp_shape *shape
         .alpha = (float)alpha,
         .layer = MP_LAYER_ANY,
         .tokens = UINT32_MAX,
+        .ratio = 1,
     };
+}
+
+/* The alpha that meets the budget, by the line and what measured steps make of it. */
+static void aim(struct mp_smoe_alpha *self)
+{
+    const double max = (double)STEP * (MP_SMOE_GRID - 1), budget_ns = (double)self->budget_ns;
+    const double at_zero_ns = self->ratio * self->at_zero_ns;
+    const double slope_ns = self->ratio * self->slope_ns;
+    const double reachable_ns = slope_ns < 0 ? at_zero_ns + slope_ns * max : at_zero_ns;
+
+    if (at_zero_ns <= budget_ns)
+        self->alpha = 0;
+    else if (slope_ns < 0 && reachable_ns <= budget_ns)
+        self->alpha = (float)((budget_ns - at_zero_ns) / slope_ns);
+    else
+        self->alpha = slope_ns < 0 ? (float)max : 0;
+    if (reachable_ns > budget_ns && !self->warned &&
+        (!self->measures || self->measured >= ENOUGH)) {
+        mp_log_warn("smoe",
+                    "no alpha up to %.2f meets %.1f ms per token; %.1f ms can be reached, with "
+                    "alpha %.2f",
+                    max, budget_ns / NS_PER_MS, reachable_ns / NS_PER_MS, (double)self->alpha);
+        self->warned = true;
+    }
+}
+
+/* A step begins; the one before took facts->step_ns, if that is known. */
+static void note_measured(struct mp_smoe_alpha *self, const struct mp_route_facts *facts)
+{
+    const bool counts = self->latest_tokens == facts->tokens && facts->tokens == self->tokens;
+    const double expected_ns = self->at_zero_ns + self->slope_ns * (double)self->alpha;
+    double ratio;
+
+    self->latest_tokens = facts->tokens;
+    if (facts->step_ns == 0)
+        return;
+    self->measures = true;
+    if (!counts || expected_ns <= 0)
+        return;
+    ratio = (double)facts->step_ns / expected_ns;
+    if (ratio > PAUSE * self->ratio && self->measured > 0)
+        return;
+    self->measured++;
+    self->ratio += (ratio - self->ratio) / SMOOTH;
+    aim(self);
 }
 
 float mp_smoe_alpha_trial(struct mp_smoe_alpha *self, const struct mp_route_facts *facts)
@@ -48,8 +97,12 @@ float mp_smoe_alpha_trial(struct mp_smoe_alpha *self, const struct mp_route_fact
         self->next = 0;
         for (uint32_t i = 0; i < MP_SMOE_GRID; i++)
             self->time_ns[i] = 0;
+        self->at_zero_ns = self->slope_ns = 0;
+        self->ratio = 1;
+        self->measured = 0;
     }
     if (facts->layer == 0) {
+        note_measured(self, facts);
         self->layer = 0;
         self->step_ns = 0;
     }
@@ -97,28 +150,6 @@ static void fit(const struct mp_smoe_alpha *self, double *at_zero_p, double *slo
     *at_zero_p = mean_y - *slope_p * mean_x;
 }
 
-static void choose(struct mp_smoe_alpha *self)
-{
-    const double max = (double)STEP * (MP_SMOE_GRID - 1), budget_ns = (double)self->budget_ns;
-    double at_zero_ns, slope_ns, reachable_ns;
-
-    fit(self, &at_zero_ns, &slope_ns);
-    reachable_ns = slope_ns < 0 ? at_zero_ns + slope_ns * max : at_zero_ns;
-    if (at_zero_ns <= budget_ns)
-        self->alpha = 0;
-    else if (slope_ns < 0 && reachable_ns <= budget_ns)
-        self->alpha = (float)((budget_ns - at_zero_ns) / slope_ns);
-    else
-        self->alpha = slope_ns < 0 ? (float)max : 0;
-    if (reachable_ns > budget_ns && !self->warned) {
-        mp_log_warn("smoe",
-                    "no alpha up to %.2f meets %.1f ms per token; %.1f ms can be reached, with "
-                    "alpha %.2f",
-                    max, budget_ns / NS_PER_MS, reachable_ns / NS_PER_MS, (double)self->alpha);
-        self->warned = true;
-    }
-}
-
 void mp_smoe_alpha_note(struct mp_smoe_alpha *self, const struct mp_route_facts *facts,
                         uint32_t resident, uint32_t cold)
 {
@@ -135,6 +166,8 @@ void mp_smoe_alpha_note(struct mp_smoe_alpha *self, const struct mp_route_facts 
     self->layer = MP_LAYER_ANY;
     *time_ns = *time_ns == 0 ? self->step_ns : (3 * *time_ns + self->step_ns) / 4;
     self->next = (self->next + 1) % MP_SMOE_GRID;
-    if (self->next == 0)
-        choose(self);
+    if (self->next > 0)
+        return;
+    fit(self, &self->at_zero_ns, &self->slope_ns);
+    aim(self);
 }

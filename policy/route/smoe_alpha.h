@@ -11,6 +11,10 @@
  * from the machine's costs. A line through the grid's times (the paper observes that they are
  * linear, figure 10) gives alpha for the following steps.
  *
+ * Where steps are measured (facts->step_ns), the predicted times are multiplied by how much longer
+ * they took than was predicted for the alpha that they had, on average: what the costs do not tell,
+ * such as loads that overlap or wait, is then in.
+ *
  * Only batches of the smallest size seen so far count as steps, because prompts are not output
  * tokens.
  */
@@ -25,6 +29,11 @@ struct mp_smoe_alpha {
     uint32_t next;                  /* index in the grid of the current step's trial */
     uint32_t layer, tokens; /* expected in the next call; layer MP_LAYER_ANY: wait for a new step */
     uint64_t step_ns;       /* predicted so far */
+    double at_zero_ns, slope_ns; /* the line; both 0: not known yet */
+    double ratio;                /* measured times are so many times the predicted ones */
+    uint32_t measured;           /* steps */
+    uint32_t latest_tokens;      /* of the step before */
+    bool measures;               /* the client measures steps */
     bool warned; /* a warning was logged: no alpha meets the budget, or costs are unknown */
 };
 

@@ -226,6 +226,12 @@ bool mp_pager_arrivals(const struct mp_pager *pager, uint32_t layer, const uint8
     return false;
 }
 
+bool mp_pager_is_deterministic(const struct mp_pager *pager)
+{
+    (void)pager;
+    return false;
+}
+
 uint32_t mp_pager_reading(const struct mp_pager *pager)
 {
     (void)pager;

@@ -117,6 +117,7 @@ static inline void play_route(struct play *play, uint32_t layer, uint32_t tokens
                                           play->scores,
                                           play->resident + (size_t)layer * EXPERTS,
                                           arrivals(play->resident + (size_t)layer * EXPERTS),
+                                          layer == 0 ? random_below(9000) : 0,
                                           &costs };
     float weights[TOKENS_MAX * TOP_K];
 
