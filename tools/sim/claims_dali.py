@@ -126,7 +126,8 @@ def exact_times(sim, machine):
 
 def exact(sim):
     return 'synthetic', exact_times(sim, GPU), [
-        f'on {AS_MEASURED}, whose CPU is fitted to this table: ' + exact_times(sim, AS_MEASURED),
+        f'on {AS_MEASURED}, whose CPU takes the time for an expert that this table implies: '
+        + exact_times(sim, AS_MEASURED),
         'exact runs to the end of its search; the time of decisions is not included']
 
 
