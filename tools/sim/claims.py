@@ -11,7 +11,8 @@ from claims_common import fixed
 HEAD = '''# The papers' claims, and ours
 
 Written by `tools/reproduce`. Machines, models and workloads (`tools/machines`) come from the papers and from data sheets and
-were written down before anything was compared; nothing is fitted to a claim. [simulate.md](simulate.md) says what a
+were written down before anything was compared; nothing is fitted to a claim. A machine
+called `-as-measured` is one more version, whose CPU takes what a paper's own tables imply. [simulate.md](simulate.md) says what a
 simulation is and what it leaves out: above all the time of decisions and of a framework between kernels.
 
 | kind | meaning |
