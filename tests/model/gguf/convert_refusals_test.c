@@ -169,13 +169,7 @@ static void every_call_fails_once(void)
     struct mp_convert_config config;
     struct mp_convert_report report;
 
-    const char *layers = strstr(config_256, "layers\":4");
-    char text[1024];
-
-    CHECK(layers != NULL); /* one is enough */
-    snprintf(text, sizeof(text), "%.*s1%s", (int)(layers + 8 - config_256), config_256, layers + 9);
-    snprintf(model, sizeof(model), "%s", in_tmpdir("fault"));
-    rewrite_model(QWEN3, model, text, fill);
+    snprintf(model, sizeof(model), "%s", model_of_a_layer("fault"));
     snprintf(weights, sizeof(weights), "%s", write_list(&whole));
     snprintf(want, sizeof(want), "%s", in_tmpdir("fault-want.gguf"));
     fault_model = model;

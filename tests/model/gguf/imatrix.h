@@ -4,6 +4,18 @@
 /* Importance matrices in the older form, right or wrong as the caller says. */
 #include "tests/model/gguf/convert.h"
 
+/* Of the model with rows of 256 the first layer alone: it has all that matters here. */
+static inline const char *model_of_a_layer(const char *name)
+{
+    const char *layers = strstr(config_256, "layers\":4"), *model = in_tmpdir(name);
+    char text[1024];
+
+    CHECK(layers != NULL);
+    snprintf(text, sizeof(text), "%.*s1%s", (int)(layers + 8 - config_256), config_256, layers + 9);
+    rewrite_model(QWEN3, model, text, fill);
+    return model;
+}
+
 #define WEIGHED "blk.0.attn_q.weight"
 
 /* The older form: one entry of 256 numbers for one tensor, unless changed. */

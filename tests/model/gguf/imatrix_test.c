@@ -28,7 +28,7 @@ static const char *write_gguf_list(void)
 
 static void weights_change_what_they_name(void)
 {
-    const char *model = model_256("weighed"), *without = in_tmpdir("without.gguf");
+    const char *model = model_of_a_layer("weighed"), *without = in_tmpdir("without.gguf");
     const char *with = in_tmpdir("with.gguf"), *gguf_with = in_tmpdir("with2.gguf");
     struct mp_convert_config config = job(model, with, "q4_k");
     struct mp_convert_report report;
@@ -85,7 +85,7 @@ static void broken_weights_are_refused(void)
     char model[PATH_BYTES], out[PATH_BYTES];
     struct mp_convert_config config;
 
-    snprintf(model, sizeof(model), "%s", model_256("broken"));
+    snprintf(model, sizeof(model), "%s", model_of_a_layer("broken"));
     snprintf(out, sizeof(out), "%s", in_tmpdir("broken.gguf"));
     config = job(model, out, "q4_k");
     for (size_t i = 0; i < MP_ARRAY_LEN(cases); i++) {
@@ -141,7 +141,7 @@ static void broken_gguf_weights_are_refused(void)
     char model[PATH_BYTES], out[PATH_BYTES];
     struct mp_convert_config config;
 
-    snprintf(model, sizeof(model), "%s", model_256("broken2"));
+    snprintf(model, sizeof(model), "%s", model_of_a_layer("broken2"));
     snprintf(out, sizeof(out), "%s", in_tmpdir("broken2.gguf"));
     config = job(model, out, "q4_k");
     for (size_t i = 0; i < MP_ARRAY_LEN(cases); i++) {
@@ -158,7 +158,7 @@ static void broken_gguf_weights_are_refused(void)
 static void weights_of_another_model_change_nothing(void)
 {
     const char *with = in_tmpdir("foreign.gguf"), *without = in_tmpdir("alone.gguf");
-    struct mp_convert_config config = job(model_256("foreign"), with, "q4_k");
+    struct mp_convert_config config = job(model_of_a_layer("foreign"), with, "q4_k");
     struct mp_convert_report report;
 
     convert(config.model, without, "q4_k");
@@ -224,7 +224,7 @@ static void errors_become_smaller_where_they_count(void)
                                          "q4_0", "q5_0", "q4_1", "iq4_xs", "mxfp4" };
     char model[PATH_BYTES], exact[PATH_BYTES], with[PATH_BYTES], without[PATH_BYTES];
 
-    snprintf(model, sizeof(model), "%s", model_256("effect"));
+    snprintf(model, sizeof(model), "%s", model_of_a_layer("effect"));
     snprintf(exact, sizeof(exact), "%s", in_tmpdir("exact.gguf"));
     snprintf(with, sizeof(with), "%s", in_tmpdir("weighed.gguf"));
     snprintf(without, sizeof(without), "%s", in_tmpdir("unweighed.gguf"));

@@ -225,13 +225,21 @@ static void check_bits(struct harness_options options, float *want)
     }
 }
 
+/* One type of each kind that tiles tell apart: blocks of 32 or 256, scales of 32 or 16 columns,
+ * with or without what is added. */
+static bool is_kind(enum mp_wtype type)
+{
+    return type == MP_WTYPE_Q8_0 || type == MP_WTYPE_Q4_1 || type == MP_WTYPE_Q4_K ||
+           type == MP_WTYPE_IQ4_XS || type == MP_WTYPE_Q6_K || type == MP_WTYPE_Q2_K;
+}
+
 /* Class amx has bits of its own, which keep as well. */
-static void check_tiles(struct harness_options options, const float *want)
+static void check_tiles(struct harness_options options, enum mp_wtype type, const float *want)
 {
     static float tiles[(STEPS + 1) * VOCAB];
 
     options.kernels = "amx";
-    if (mp_kernels_find(options.kernels) == NULL)
+    if (mp_kernels_find(options.kernels) == NULL || !is_kind(type))
         return;
     check_bits(options, tiles);
     fprintf(stderr, ", amx %.1e", distance(tiles, want));
@@ -251,7 +259,7 @@ static void check_model(enum mp_wtype type, enum mp_wtype down)
     fprintf(stderr, "  %s, %s: plain C %.1e", mp_wtype_name(type), mp_wtype_name(down), off);
     CHECK(off < 2e-2); /* a last bit may round an activation to the next step, and so on */
     options.kernels = NULL;
-    check_tiles(options, want);
+    check_tiles(options, type, want);
     options.kernels = "ref";
     options.model = model_of(type, down, true);
     logits_of(&options, 1, other);
