@@ -36,7 +36,7 @@ struct mp_chunk {
     uint64_t offset, bytes, need_end;
     char *dst;
 
-    uint64_t cut_bytes; /* when it was taken */
+    uint64_t cut_bytes; /* when it was taken; 0: the disk has done its part */
 
     struct mp_read_tries tries;
     uint64_t read_bytes; /* arrived so far */
@@ -138,6 +138,10 @@ bool mp_chunk_result(struct mp_reader *reader, struct mp_chunk *chunk, int64_t r
 
 /* Read the chunk to its end on the calling thread. */
 void mp_chunk_read(struct mp_reader *reader, struct mp_chunk *chunk);
+
+/* A chunk that has ended is no longer in flight, so that the next one can be taken before it is
+ * completed. */
+void mp_reader_landed_locked(struct mp_reader *reader, struct mp_chunk *chunk);
 
 /* Complete a chunk that has ended, on the thread that has its error record. */
 void mp_reader_complete_locked(struct mp_reader *reader, struct mp_chunk *chunk);

@@ -13,10 +13,12 @@
 #include "vmm/base/log.h"
 #include "vmm/io/reader_int.h"
 
-/* With by_extent: what is in flight before the next chunk waits. A disk that is given more at once
- * may say of nothing that it has come before all has: virtual ones work off their whole queue and
- * notify once. It is enough to keep a disk busy. */
+/* With by_extent: what is in flight before the next chunk waits, and as much again for so many
+ * tickets. A disk that is given more at once may say of nothing that it has come before all has:
+ * virtual ones work off their whole queue and notify once. It is enough to keep a disk busy; where
+ * much is wanted, all of it counts more than its first bytes. */
 #define EXTENT_FLIGHT_BYTES (UINT64_C(2) << 20)
+#define EXTENT_FLIGHT_TICKETS 8
 
 static void count(_Atomic(uint64_t) *counter, uint64_t n)
 {
@@ -293,7 +295,8 @@ struct mp_ticket *mp_reader_first_locked(const struct mp_reader *reader)
     struct mp_ticket *demand = reader->lists[MP_PRIORITY_DEMAND].first;
 
     mp_assert_held(&reader->lock);
-    if (reader->config.by_extent && reader->flight_bytes >= EXTENT_FLIGHT_BYTES)
+    if (reader->config.by_extent &&
+        reader->flight_bytes >= EXTENT_FLIGHT_BYTES * (1 + reader->tickets / EXTENT_FLIGHT_TICKETS))
         return NULL;
     if (demand != NULL || reader->in_flight[MP_PRIORITY_DEMAND] > 0 ||
         reader->in_flight[MP_PRIORITY_PREFETCH] >= reader->config.prefetch_depth)
@@ -417,6 +420,14 @@ static void note_extent(struct mp_reader *reader, struct mp_ticket *ticket, uint
         mp_cond_broadcast(&reader->final);
 }
 
+void mp_reader_landed_locked(struct mp_reader *reader, struct mp_chunk *chunk)
+{
+    mp_assert_held(&reader->lock);
+    mp_assert(reader->flight_bytes >= chunk->cut_bytes);
+    reader->flight_bytes -= chunk->cut_bytes;
+    chunk->cut_bytes = 0;
+}
+
 void mp_reader_complete_locked(struct mp_reader *reader, struct mp_chunk *chunk)
 {
     const enum mp_priority priority = chunk->prefetch ? MP_PRIORITY_PREFETCH : MP_PRIORITY_DEMAND;
@@ -427,8 +438,7 @@ void mp_reader_complete_locked(struct mp_reader *reader, struct mp_chunk *chunk)
     ticket->chunks_in_flight--;
     mp_assert(reader->in_flight[priority] > 0);
     reader->in_flight[priority]--;
-    mp_assert(reader->flight_bytes >= chunk->cut_bytes);
-    reader->flight_bytes -= chunk->cut_bytes;
+    mp_reader_landed_locked(reader, chunk);
     ticket->read_bytes += chunk->read_bytes;
     if (chunk->failed) {
         /* The first error stays; the rest of the ticket is not read any more. */

@@ -65,9 +65,66 @@ static void push_chunk(struct uring_state *state, uint16_t index)
     push_read(state, index, chunk->fd, chunk->dst, chunk->bytes, chunk->offset);
 }
 
+/* Hand over what was pushed; 0, or what the kernel said. */
+static int hand_over_locked(struct uring_state *state)
+{
+    const int result = io_uring_submit_and_wait(&state->ring, 0);
+    uint32_t taken;
+
+    mp_assert_held(&state->lock);
+    if (result < 0)
+        return result;
+    taken = (uint32_t)result;
+    mp_assert(taken <= state->pushed_count);
+    state->pushed_count -= taken;
+    memmove(state->pushed, state->pushed + taken, state->pushed_count * sizeof(*state->pushed));
+    return 0;
+}
+
+/* Put one chunk into the ring. False: there is none, or as many as may be are in flight. Both locks
+ * are held. */
+static bool take_chunk_locked(struct uring_state *state)
+{
+    uint16_t index;
+
+    mp_assert_held(&state->reader->lock);
+    mp_assert_held(&state->lock);
+    if (state->free_count == 0)
+        return false;
+    index = state->free_chunks[state->free_count - 1];
+    if (!mp_reader_take_locked(state->reader, &state->chunks[index]))
+        return false;
+    state->free_count--;
+    state->in_flight++;
+    push_chunk(state, index);
+    return true;
+}
+
+/* The next chunk goes to the disk before those are told who wait for this one: they would take the
+ * processor, and the disk would stand still. What the kernel does not take now it is asked again.
+ */
+static void hand_on(struct uring_state *state, uint16_t index)
+{
+    struct mp_reader *reader = state->reader;
+    bool taken;
+
+    mp_assert(index < reader->config.depth);
+    mp_lock(&state->lock);
+    mp_lock(&reader->lock);
+    mp_reader_landed_locked(reader, &state->chunks[index]);
+    taken = !state->broken && take_chunk_locked(state);
+    mp_unlock(&reader->lock);
+    if (taken)
+        (void)hand_over_locked(state);
+    mp_unlock(&state->lock);
+}
+
 static void end_chunk(struct uring_state *state, uint16_t index)
 {
     mp_assert(index < state->reader->config.depth);
+    /* To take another may change the thread's error record. */
+    if (state->reader->config.by_extent && !state->chunks[index].failed)
+        hand_on(state, index);
     mp_lock(&state->reader->lock);
     mp_reader_complete_locked(state->reader, &state->chunks[index]);
     mp_unlock(&state->reader->lock);
@@ -149,23 +206,7 @@ static void handle_completions(struct uring_state *state)
     }
 }
 
-/* Hand over what was pushed; 0, or what the kernel said. */
-static int hand_over_locked(struct uring_state *state)
-{
-    const int result = io_uring_submit_and_wait(&state->ring, 0);
-    uint32_t taken;
-
-    mp_assert_held(&state->lock);
-    if (result < 0)
-        return result;
-    taken = (uint32_t)result;
-    mp_assert(taken <= state->pushed_count);
-    state->pushed_count -= taken;
-    memmove(state->pushed, state->pushed + taken, state->pushed_count * sizeof(*state->pushed));
-    return 0;
-}
-
-/* The same on the ring's thread, which judges the ring. False: it is broken. */
+/* What the kernel said to the ring's thread, which judges the ring. False: it is broken. */
 static bool judge(struct uring_state *state, int result)
 {
     char number[32];
@@ -211,25 +252,6 @@ static bool enter(struct uring_state *state)
         result = wait_for_completion(state);
     mp_assert(state->broken || result <= 0);
     return judge(state, result);
-}
-
-/* Put one chunk into the ring. False: there is none, or as many as may be are in flight. Both locks
- * are held. */
-static bool take_chunk_locked(struct uring_state *state)
-{
-    uint16_t index;
-
-    mp_assert_held(&state->reader->lock);
-    mp_assert_held(&state->lock);
-    if (state->free_count == 0)
-        return false;
-    index = state->free_chunks[state->free_count - 1];
-    if (!mp_reader_take_locked(state->reader, &state->chunks[index]))
-        return false;
-    state->free_count--;
-    state->in_flight++;
-    push_chunk(state, index);
-    return true;
 }
 
 /*
