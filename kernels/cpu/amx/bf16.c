@@ -75,7 +75,7 @@ static void configure(size_t rows)
     configure_tile(&config, 5, second, STEP_BYTES);
     configure_tile(&config, 6, STEP_PAIRS, STEP_BYTES);
     configure_tile(&config, 7, STEP_PAIRS, STEP_BYTES);
-    _tile_loadconfig(&config);
+    load_config(&config);
 }
 
 /* Adds 32 columns. `second`: are there rows 16 to 31? */
@@ -116,6 +116,7 @@ INLINE void add_steps(const struct block *b, size_t cols, int second)
 
         for (size_t r = 0; r < b->rows; r++)
             memcpy(last[r], b->w + r * b->row_bytes + s * STEP_BYTES, (cols - s * STEP_COLS) * 2);
+        write_out(last);
         add_step(last[0], STEP_BYTES, b, s, second);
     }
 }
@@ -146,6 +147,7 @@ static void multiply_block(const struct mp_quant_product *p, const struct panel 
     const int add = p->accumulate || q->c > 0;
     float *y = p->y + (q->t + g * SIDE) * p->y_stride + r;
 
+    write_out(q);
     _tile_zero(0);
     _tile_zero(1);
     _tile_zero(2);

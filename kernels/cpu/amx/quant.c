@@ -58,7 +58,7 @@ static void configure(size_t group, size_t tokens)
     configure_tile(&config, 5, SIDE, group);
     configure_tile(&config, 6, group / 4, tokens * 4);
     configure_tile(&config, 7, group / 4, tokens * 4);
-    _tile_loadconfig(&config);
+    load_config(&config);
 }
 
 /* ---- activations */
@@ -134,6 +134,8 @@ static void pack(struct tokens *to, const float *x, size_t stride, size_t tokens
 INLINE void dot(int32_t *sums, const struct weights *w, const signed char *x, size_t g,
                 size_t count, size_t group, size_t width)
 {
+    write_out(w);
+    write_out(x);
     for (; count >= 4; count -= 4, g += 4, sums += 4 * SIDE * width) {
         DOT(0, 0, 4, 6);
         DOT(1, 1, 5, 7);

@@ -33,6 +33,19 @@ INLINE void configure_tile(struct tile_config *config, int tile, size_t rows, si
     config->row_bytes[tile] = (uint16_t)row_bytes;
 }
 
+/* What was written to `at` must be there before tiles are loaded from it. GCC's intrinsics do not
+ * say that they read memory, so that it may drop or delay the writes. */
+INLINE void write_out(const void *at)
+{
+    __asm__ volatile("" : : "r"(at) : "memory");
+}
+
+INLINE void load_config(const struct tile_config *config)
+{
+    write_out(config);
+    _tile_loadconfig(config);
+}
+
 /* Rows and columns of 16 by 16 elements of 4 bytes change places. */
 INLINE void transpose(__m512i a[SIDE])
 {
