@@ -93,7 +93,7 @@ static int bring_back(struct mp_mpi *mpi, MPI_Comm left, int code, char **argv, 
 
 /* All agree before somebody is started and after, so that nobody waits for one who has given up.
  * Communicators with a dead rank are not freed: that could wait for it. */
-enum mp_mpi_result mp_mpi_restart(struct mp_mpi *mpi, char **argv)
+static int restart_all(struct mp_mpi *mpi, char **argv)
 {
     MPI_Comm left = MPI_COMM_NULL, all = MPI_COMM_NULL;
     int code;
@@ -105,7 +105,7 @@ enum mp_mpi_result mp_mpi_restart(struct mp_mpi *mpi, char **argv)
     if (code != MPI_SUCCESS) {
         if (all != MPI_COMM_NULL)
             MPIX_Comm_revoke(all); /* who has come does not wait for the others */
-        return mp_mpi_fail(mpi, "ranks cannot be started again", code);
+        return code;
     }
     forget_sends(mpi);
     mpi->comm = all;
@@ -115,12 +115,19 @@ enum mp_mpi_result mp_mpi_restart(struct mp_mpi *mpi, char **argv)
         mpi->lost[r] = 0;
     }
     mp_mpi_put_places(mpi);
-    return MP_MPI_SENT;
-}
-#else
-enum mp_mpi_result mp_mpi_restart(struct mp_mpi *mpi, char **argv)
-{
-    (void)argv;
-    return mp_mpi_fail(mpi, "ranks cannot be started again", MPI_ERR_OTHER);
+    return MPI_SUCCESS;
 }
 #endif
+
+enum mp_mpi_result mp_mpi_restart(struct mp_mpi *mpi, char **argv)
+{
+#if HAS_ULFM
+    const int code = restart_all(mpi, argv);
+#else
+    const int code = MPI_ERR_OTHER;
+
+    (void)argv;
+#endif
+    return code == MPI_SUCCESS ? MP_MPI_SENT
+                               : mp_mpi_fail(mpi, "ranks cannot be started again", code);
+}
