@@ -141,7 +141,9 @@ class Module(unittest.TestCase):
         code = f"import sys; print({str(FOLDER)!r} in sys.path, sys.modules['sitecustomize'].__file__)"
         out = self.python(code, path=f"{FOLDER}:{self.packages}")
         self.assertEqual(out, f"next\nFalse {self.packages}/sitecustomize.py\n")
-        self.assertEqual(self.python(code), f"False {FOLDER}/sitecustomize.py\n")
+        theirs = subprocess.run([sys.executable, "-c", "import sitecustomize as s; print(s.__file__)"],
+                                capture_output=True, text=True, check=False).stdout.strip()
+        self.assertEqual(self.python(code), f"False {theirs or f'{FOLDER}/sitecustomize.py'}\n")
 
 
 if __name__ == "__main__":
