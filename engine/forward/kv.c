@@ -82,9 +82,10 @@ static void each_run(const struct mp_engine *engine, uint32_t sequence, uint32_t
 
             run.at = engine->state.k_cache + at;
             fn(ctx, &run);
+            if (m->kv_rank != 0)
+                continue;
             run.at = engine->state.v_cache + at;
-            if (m->kv_rank == 0)
-                fn(ctx, &run);
+            fn(ctx, &run);
         }
     }
 }
