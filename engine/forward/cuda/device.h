@@ -160,9 +160,9 @@ void mp_device_drop_weights(struct mp_device *device);
 extern const struct mp_compute_ops mp_device_compute_ops;
 
 /*
- * device_ops.c: building blocks of the operations, queued on the stream of the transformer. The first error is
- * kept, and nothing is queued after it, until mp_device_status() or mp_device_finish() returns it;
- * finish also waits for the stream.
+ * device_ops.c: building blocks of the operations, queued on the stream of the transformer. The
+ * first error is kept, and nothing is queued after it, until mp_device_status() or
+ * mp_device_finish() returns it; finish also waits for the stream.
  */
 void mp_device_keep_error(struct mp_device *device, enum mp_status status);
 enum mp_status mp_device_status(struct mp_device *device) MP_MUST_CHECK;
