@@ -1,6 +1,7 @@
 /*
  * Vectors of 8 floats: AVX2, FMA and F16C. The kernels are in kernels/cpu/vector.h.
  */
+#include "kernels/cpu/inline.h"
 #include "kernels/cpu/kernels.h"
 
 #include <immintrin.h>
@@ -16,7 +17,6 @@
 #define VECTOR_QUANT "avx2"
 #define VECTOR_KERNELS mp_kernels_avx2
 #define BF16_PAIRS 0
-#define INLINE static inline __attribute__((always_inline))
 
 typedef __m256 vec;
 

@@ -3,6 +3,7 @@
  * no other use and hence no guard). BF16 is widened by shift and mask, F16 by vcvtph2ps: no
  * processor needs the BF16 or FP16 extensions for it.
  */
+#include "kernels/cpu/inline.h"
 #include "kernels/cpu/kernels.h"
 
 #include <immintrin.h>
@@ -14,7 +15,6 @@
 #define TILE_ROWS_MAX 6
 #define TILE_SUMS_MAX 32
 #define VECTOR_QUANT "avx512" /* the variants of kernels/cpu/quant that go with it */
-#define INLINE static inline __attribute__((always_inline))
 
 typedef __m512 vec;
 

@@ -2,6 +2,7 @@
  * Vectors of 8 floats on ARM: two registers of 4, so that sums are made in the order of avx2.c and
  * results have its bits. The kernels are in kernels/cpu/vector.h. Nothing here is tuned.
  */
+#include "kernels/cpu/inline.h"
 #include "kernels/cpu/kernels.h"
 
 #include <arm_neon.h>
@@ -17,7 +18,6 @@
 #define VECTOR_QUANT "neon" /* there is no variant: plain C */
 #define VECTOR_KERNELS mp_kernels_neon
 #define BF16_PAIRS 0
-#define INLINE static inline __attribute__((always_inline))
 
 typedef float32x4x2_t vec;
 

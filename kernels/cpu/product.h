@@ -30,22 +30,6 @@
 
 #define CACHE_LINE_BYTES 64
 
-/*
- * Tiles are functions of constant size, wholly unrolled, with their sums in registers. Instrumented
- * builds keep the loops instead: compilers need many minutes for the unrolled checks.
- */
-#if MP_KERNELS_LOOPS
-#define TILE static __attribute__((noinline))
-#define UNROLL
-#else
-#define TILE INLINE
-#if defined(__clang__)
-#define UNROLL _Pragma("clang loop unroll(full)")
-#else
-#define UNROLL _Pragma("GCC unroll 32")
-#endif
-#endif
-
 #if !BF16_PAIRS
 INLINE int halves_of(enum mp_wtype type)
 {
@@ -106,11 +90,6 @@ INLINE size_t type_bytes(enum mp_wtype type)
 INLINE size_t packed_floats(enum mp_wtype type, size_t cols)
 {
     return cols / 2 * (size_t)halves_of(type);
-}
-
-INLINE size_t min_size(size_t a, size_t b)
-{
-    return a < b ? a : b;
 }
 
 /* Tokens of the next tile when `left` remain. */

@@ -2,6 +2,7 @@
  * The reference implementation: plain C, sums and functions in double, rounded to float once per
  * result. Slow on purpose and simple enough to be checked by reading.
  */
+#include "kernels/cpu/inline.h"
 #include "kernels/cpu/kernels.h"
 #include "kernels/cpu/quant/quant.h"
 
@@ -38,11 +39,6 @@ static void add_dots(double *sums, const void *w, enum mp_wtype type, const floa
             sums[t] +=
                 (double)row[c] * (info->x_block != 0 ? rounded[c] : (double)x[t * x_stride + c]);
     }
-}
-
-static size_t min_size(size_t a, size_t b)
-{
-    return a < b ? a : b;
 }
 
 static void ref_matmul(float *y, size_t y_stride, const void *w, enum mp_wtype type,

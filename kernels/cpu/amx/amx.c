@@ -37,9 +37,9 @@ static int multiply(const struct mp_quant_product *product, enum mp_wtype type)
     return 1;
 }
 
-static void amx_matmul(float *y, size_t y_stride, const void *w, enum mp_wtype type,
-                       size_t w_stride, const float *x, size_t x_stride, size_t rows, size_t cols,
-                       size_t tokens)
+static int multiply_blocks(float *y, size_t y_stride, const void *w, enum mp_wtype type,
+                           size_t w_stride, const float *x, size_t x_stride, size_t rows,
+                           size_t cols, size_t tokens, size_t block_cols, int accumulate)
 {
     const struct mp_quant_product product = {
         .y = y,
@@ -51,10 +51,19 @@ static void amx_matmul(float *y, size_t y_stride, const void *w, enum mp_wtype t
         .rows = rows,
         .cols = cols,
         .tokens = tokens,
-        .block_cols = MP_QUANT_PART_COLS,
+        .block_cols = block_cols,
+        .accumulate = accumulate,
     };
 
-    if (!multiply(&product, type))
+    return multiply(&product, type);
+}
+
+static void amx_matmul(float *y, size_t y_stride, const void *w, enum mp_wtype type,
+                       size_t w_stride, const float *x, size_t x_stride, size_t rows, size_t cols,
+                       size_t tokens)
+{
+    if (!multiply_blocks(y, y_stride, w, type, w_stride, x, x_stride, rows, cols, tokens,
+                         MP_QUANT_PART_COLS, 0))
         mp_kernels_avx512.matmul(y, y_stride, w, type, w_stride, x, x_stride, rows, cols, tokens);
 }
 
@@ -62,21 +71,8 @@ static void amx_matmul_blocked(float *y, size_t y_stride, const void *w, enum mp
                                size_t w_stride, const float *x, size_t x_stride, size_t rows,
                                size_t cols, size_t tokens, int accumulate)
 {
-    const struct mp_quant_product product = {
-        .y = y,
-        .y_stride = y_stride,
-        .w = w,
-        .w_row_bytes = mp_wtype_bytes(type, w_stride),
-        .x = x,
-        .x_stride = x_stride,
-        .rows = rows,
-        .cols = cols,
-        .tokens = tokens,
-        .block_cols = MP_KERNEL_BLOCK_COLS,
-        .accumulate = accumulate,
-    };
-
-    if (!multiply(&product, type))
+    if (!multiply_blocks(y, y_stride, w, type, w_stride, x, x_stride, rows, cols, tokens,
+                         MP_KERNEL_BLOCK_COLS, accumulate))
         mp_kernels_avx512.matmul_blocked(y, y_stride, w, type, w_stride, x, x_stride, rows, cols,
                                          tokens, accumulate);
 }

@@ -34,8 +34,8 @@ struct block {
 static __m512i round_step(const float *x, size_t cols)
 {
     const size_t second = cols > SIDE ? cols - SIDE : 0;
-    const __m512 a = _mm512_maskz_loadu_ps(first_of(smaller(cols, SIDE)), x);
-    const __m512 b = _mm512_maskz_loadu_ps(first_of(smaller(second, SIDE)), x + SIDE);
+    const __m512 a = _mm512_maskz_loadu_ps(first_of(min_size(cols, SIDE)), x);
+    const __m512 b = _mm512_maskz_loadu_ps(first_of(min_size(second, SIDE)), x + SIDE);
 
     return (__m512i)_mm512_cvtne2ps_pbh(b, a);
 }
@@ -44,14 +44,14 @@ static void pack(const struct mp_quant_product *p, struct panel *q)
 {
     for (size_t g = 0; g * SIDE < q->tokens; g++) {
         const float *x = p->x + (q->t + g * SIDE) * p->x_stride + q->c;
-        const size_t tokens = smaller(q->tokens - g * SIDE, SIDE);
+        const size_t tokens = min_size(q->tokens - g * SIDE, SIDE);
 
         for (size_t s = 0; s * STEP_COLS < q->cols; s++) {
             __m512i a[SIDE];
 
             for (size_t t = 0; t < SIDE; t++)
                 a[t] = t < tokens ? round_step(x + t * p->x_stride + s * STEP_COLS,
-                                               smaller(q->cols - s * STEP_COLS, STEP_COLS))
+                                               min_size(q->cols - s * STEP_COLS, STEP_COLS))
                                   : _mm512_setzero_si512();
             transpose(a);
             for (int i = 0; i < SIDE; i++)
@@ -65,7 +65,7 @@ static void pack(const struct mp_quant_product *p, struct panel *q)
 static void configure(size_t rows)
 {
     struct tile_config config = { .palette = 1 };
-    const size_t first = smaller(rows, SIDE), second = rows > SIDE ? rows - SIDE : SIDE;
+    const size_t first = min_size(rows, SIDE), second = rows > SIDE ? rows - SIDE : SIDE;
 
     configure_tile(&config, 0, first, STEP_BYTES);
     configure_tile(&config, 1, first, STEP_BYTES);
@@ -139,7 +139,7 @@ static void multiply_block(const struct mp_quant_product *p, const struct panel 
     const struct block b = {
         .w = p->w + r * p->w_row_bytes + q->c * 2,
         .rows = rows,
-        .tokens = smaller(q->tokens - g * SIDE, (size_t)2 * SIDE),
+        .tokens = min_size(q->tokens - g * SIDE, (size_t)2 * SIDE),
         .ahead = q->tokens <= FEW ? STREAM_AHEAD : 0,
         .row_bytes = p->w_row_bytes,
         .x = { q->x[g], q->x[g + 1 < GROUPS_MAX ? g + 1 : g] },
@@ -163,7 +163,7 @@ static void multiply_block(const struct mp_quant_product *p, const struct panel 
     for (size_t i = 0; i < 2 && i * SIDE < rows; i++) {
         for (size_t j = 0; j < 2 && j * SIDE < b.tokens; j++)
             add_tile(sums[2 * i + j], y + j * SIDE * p->y_stride + i * SIDE, p->y_stride,
-                     smaller(rows - i * SIDE, SIDE), smaller(b.tokens - j * SIDE, SIDE), add);
+                     min_size(rows - i * SIDE, SIDE), min_size(b.tokens - j * SIDE, SIDE), add);
     }
 }
 
@@ -173,7 +173,7 @@ static void multiply_panel(const struct mp_quant_product *p, const struct panel 
 
     configure(configured);
     for (size_t r = 0, rows; r < p->rows; r += rows) {
-        rows = smaller(p->rows - r, (size_t)2 * SIDE);
+        rows = min_size(p->rows - r, (size_t)2 * SIDE);
         if (rows != configured)
             configure(configured = rows);
         for (size_t g = 0; g * SIDE < q->tokens; g += 2)
@@ -186,10 +186,10 @@ void mp_amx_multiply_bf16(const struct mp_quant_product *p)
     struct panel q;
 
     for (q.t = 0; q.t < p->tokens; q.t += q.tokens) {
-        q.tokens = smaller(p->tokens - q.t, RUN_TOKENS);
+        q.tokens = min_size(p->tokens - q.t, RUN_TOKENS);
         q.c = 0;
         do { /* no columns: zero */
-            q.cols = smaller(p->cols - q.c, p->block_cols);
+            q.cols = min_size(p->cols - q.c, p->block_cols);
             pack(p, &q);
             multiply_panel(p, &q);
         } while ((q.c += q.cols) < p->cols);

@@ -6,12 +6,13 @@
 #include <stdint.h>
 #include <string.h>
 
+#include "kernels/cpu/inline.h"
+
 /*
  * What both kinds of product do with tiles. A tile of weights is 16 rows of some columns, as they
  * stand in memory; a tile of activations has 16 tokens side by side, four bytes of each in a row; a
  * tile of sums has a row for each row of weights and a column for each token.
  */
-#define INLINE static inline __attribute__((always_inline))
 #define SIDE 16       /* rows of a tile, tokens of a tile */
 #define RUN_TOKENS 64 /* that are packed together */
 
@@ -21,11 +22,6 @@ struct tile_config {
     uint16_t row_bytes[16];
     unsigned char rows[16];
 };
-
-INLINE size_t smaller(size_t a, size_t b)
-{
-    return a < b ? a : b;
-}
 
 INLINE void configure_tile(struct tile_config *config, int tile, size_t rows, size_t row_bytes)
 {

@@ -3,12 +3,12 @@
  */
 #include <immintrin.h>
 
+#include "kernels/cpu/inline.h"
 #include "kernels/cpu/quant/quant.h"
 
 #define VARIANT mp_quant_avx2
 #define VARIANT_NAME "avx2"
 #define VARIANT_KERNELS "avx2"
-#define INLINE static inline __attribute__((always_inline))
 
 #define V_WIDE 0 /* products of bytes up to 128 fit */
 #define V_TILE_8 0

@@ -4,12 +4,12 @@
  */
 #include <immintrin.h>
 
+#include "kernels/cpu/inline.h"
 #include "kernels/cpu/quant/quant.h"
 
 #define VARIANT mp_quant_avx512vnni
 #define VARIANT_NAME "avx512vnni"
 #define VARIANT_KERNELS "avx512"
-#define INLINE static inline __attribute__((always_inline))
 
 #define V_WIDE 1 /* products of bytes up to 255 fit */
 #define V_TILE_8 1

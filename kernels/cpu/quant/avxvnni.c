@@ -3,12 +3,12 @@
  */
 #include <immintrin.h>
 
+#include "kernels/cpu/inline.h"
 #include "kernels/cpu/quant/quant.h"
 
 #define VARIANT mp_quant_avxvnni
 #define VARIANT_NAME "avxvnni"
 #define VARIANT_KERNELS "avx2"
-#define INLINE static inline __attribute__((always_inline))
 
 #define V_WIDE 1 /* products of bytes up to 255 fit */
 #define V_TILE_8 0

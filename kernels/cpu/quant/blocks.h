@@ -1,32 +1,15 @@
 /*
  * Blocks of quantised weights, and activations, as vectors: what every kind of product begins with.
- * For the files that multiply; each includes it once, hence no guard. They define INLINE, V_WIDE,
+ * For the files that multiply; each includes it once, hence no guard. They define V_WIDE,
  * v_or_masked() and CHUNK_COLS, the columns of activations that are rounded together.
  */
 #include <stdint.h>
 #include <string.h>
 
-/* Instrumented builds keep loops, as compilers need many minutes for unrolled checks. */
-#if MP_KERNELS_LOOPS
-#define TILE static __attribute__((noinline))
-#define UNROLL
-#else
-#define TILE INLINE
-#if defined(__clang__)
-#define UNROLL _Pragma("clang loop unroll(full)")
-#else
-#define UNROLL _Pragma("GCC unroll 32")
-#endif
-#endif
-
+#include "kernels/cpu/inline.h"
 #include "kernels/cpu/quant/unpack_32.h"
 #include "kernels/cpu/quant/unpack_grid.h"
 #include "kernels/cpu/quant/unpack_k.h"
-
-INLINE size_t min_size(size_t a, size_t b)
-{
-    return a < b ? a : b;
-}
 
 INLINE int is_block_32(enum mp_wtype type)
 {

@@ -1,11 +1,11 @@
 /* Encoders in vectors of 8 floats. */
 #include <immintrin.h>
 
+#include "kernels/cpu/inline.h"
 #include "kernels/cpu/quant/encode_int.h"
 
 #define VARIANT mp_encode_avx2
 #define VARIANT_NAME "avx2"
-#define INLINE static inline __attribute__((always_inline))
 
 #define LANES 8
 
