@@ -6,6 +6,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include <utf8proc.h>
+
 #include "engine/text/calls/calls_int.h"
 
 #define DEPTH_MAX 32
@@ -18,23 +20,6 @@ static bool skip_char(struct mp_slice *text, char c)
 }
 
 /* ---- texts */
-
-static size_t put_utf8(unsigned code, char out[4])
-{
-    if (code < 0x80) {
-        out[0] = (char)code;
-        return 1;
-    }
-    if (code < 0x800) {
-        out[0] = (char)(0xc0 | code >> 6);
-        out[1] = (char)(0x80 | (code & 0x3f));
-        return 2;
-    }
-    out[0] = (char)(0xe0 | code >> 12);
-    out[1] = (char)(0x80 | (code >> 6 & 0x3f));
-    out[2] = (char)(0x80 | (code & 0x3f));
-    return 3;
-}
 
 static int hex_digit(char c)
 {
@@ -65,7 +50,7 @@ static size_t unescape(struct mp_slice in, char out[4], size_t *out_bytes)
         code = code * 16 + (unsigned)hex_digit(in.text[i]);
     if (i <= digits || code == 0 || (code >= 0xd800 && code < 0xe000))
         return 0;
-    *out_bytes = put_utf8(code, out);
+    *out_bytes = (size_t)utf8proc_encode_char((int32_t)code, (unsigned char *)out);
     return digits + 1;
 }
 

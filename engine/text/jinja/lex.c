@@ -3,6 +3,8 @@
  */
 #include "engine/text/jinja/jinja_int.h"
 
+#include <utf8proc.h>
+
 /* Where the lexer is; line ends of the text are \n. */
 struct lexer {
     struct mp_jinja_parser *p;
@@ -65,32 +67,11 @@ static bool is_name(char c, bool first)
            (!first && c >= '0' && c <= '9');
 }
 
-static void add_code_point(struct mp_jinja_buffer *b, uint32_t code)
-{
-    char text[4];
-    size_t bytes = 0;
-
-    if (code < 0x80) {
-        text[bytes++] = (char)code;
-    } else if (code < 0x800) {
-        text[bytes++] = (char)(0xc0 | code >> 6);
-    } else if (code < 0x10000) {
-        text[bytes++] = (char)(0xe0 | code >> 12);
-        text[bytes++] = (char)(0x80 | (code >> 6 & 0x3f));
-    } else {
-        text[bytes++] = (char)(0xf0 | (code >> 18 & 0x07));
-        text[bytes++] = (char)(0x80 | (code >> 12 & 0x3f));
-        text[bytes++] = (char)(0x80 | (code >> 6 & 0x3f));
-    }
-    if (code >= 0x80)
-        text[bytes++] = (char)(0x80 | (code & 0x3f));
-    mp_jinja_add(b, text, NULL, bytes);
-}
-
 /* \x41, \u0041, \U00000041 from behind the letter. Returns the bytes. */
 static size_t add_hex(struct lexer *l, struct mp_jinja_buffer *b, size_t at, size_t digits)
 {
     uint32_t code = 0;
+    char text[4];
 
     for (size_t i = 0; i < digits; i++) {
         static const char hex[] = "0123456789abcdef";
@@ -105,7 +86,9 @@ static size_t add_hex(struct lexer *l, struct mp_jinja_buffer *b, size_t at, siz
     }
     if (code > 0x10ffff || (code >= 0xd800 && code < 0xe000))
         mp_jinja_fail(b->m, "a string has a wrong escape", NULL, 0);
-    add_code_point(b, code & 0x1fffff);
+    else
+        mp_jinja_add(b, text, NULL,
+                     (size_t)utf8proc_encode_char((int32_t)code, (unsigned char *)text));
     return digits;
 }
 
