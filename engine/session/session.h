@@ -9,6 +9,8 @@
 #include "engine/text/tokenizer.h"
 #include "vmm/topo/memory_room.h"
 
+#define MP_KEPT_AUTO UINT64_MAX /* 256 MiB, or less on a small machine */
+
 /*
  * Everything that a command opens for one model, closed in reverse order: topology, pool,
  * checkpoint, config, weights, tokenizer, engine.
@@ -17,8 +19,6 @@
  * does not have enough, opening fails with the sum and its parts, instead of the process being
  * killed later.
  */
-#define MP_KEPT_AUTO UINT64_MAX /* 256 MiB, or less on a small machine */
-
 struct mp_session_config {
     const char *model; /* directory */
     uint32_t sequences;

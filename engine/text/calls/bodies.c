@@ -227,9 +227,8 @@ static enum mp_status read_tags(struct mp_reply *reply, struct mp_slice name, st
 
     *good_p = true;
     while (status == MP_OK && mp_slice_skip(body, text[MP_CALLS_KEY])) {
-        struct mp_slice key, value;
-
         const bool json = says_json(*body, text);
+        struct mp_slice key, value;
 
         *good_p = take_key(body, text[json ? MP_CALLS_JSON : MP_CALLS_VALUE], &key) &&
                   take_until(body, text[json ? MP_CALLS_JSON_END : MP_CALLS_VALUE_END], &value);
