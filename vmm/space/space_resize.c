@@ -322,6 +322,63 @@ static enum mp_status shrink_once(struct mp_space *space, const struct mp_tier_c
     return shrink_class(space, c, target[c].slots, class_p, evict_p);
 }
 
+/* The first frame of the class that is not full, or NO_FRAME. */
+static uint32_t find_partial(const struct mp_space *space, uint32_t class_index)
+{
+    const uint32_t per_frame = mp_tier_slots_per_frame(space->tier, class_index);
+    uint32_t first;
+
+    for (uint32_t f = 0; f < mp_tier_frame_count(space->tier, class_index); f++) {
+        const uint32_t slots = mp_tier_frame_slots(space->tier, class_index, f, &first);
+
+        if (slots > 0 && slots < per_frame)
+            return f;
+    }
+    return NO_FRAME;
+}
+
+/* Less than a full frame more for a class below its target: a larger frame takes the place of one
+ * that is not full and of which no unit has to stay, or a small one is added. */
+static enum mp_status grow_part(struct mp_space *space, uint32_t c, uint32_t target_slots,
+                                uint64_t budget_bytes)
+{
+    const uint32_t now = mp_tier_slots(space->tier, c), old = find_partial(space, c);
+    uint64_t room = budget_bytes - mp_tier_frame_bytes(space->tier);
+    uint32_t slots, kept = 0, first, taken;
+    enum mp_status status;
+
+    mp_assert(now < target_slots);
+    if (mp_tier_frame_gap(space->tier, c) == NO_FRAME)
+        return MP_OK;
+    if (old != NO_FRAME) {
+        if (!count_taken(space, c, old, &taken))
+            return MP_OK;
+        kept = mp_tier_frame_slots(space->tier, c, old, &first);
+        room += mp_tier_next_frame_bytes(space->tier, c, kept);
+    }
+    slots = mp_tier_slots_per_frame(space->tier, c);
+    if (slots - kept > target_slots - now)
+        slots = kept + target_slots - now;
+    while (slots > kept && mp_tier_next_frame_bytes(space->tier, c, slots) > room)
+        slots--;
+    if (slots == kept)
+        return MP_OK;
+    status = mp_tier_add_frame(space->tier, c, slots);
+    return status == MP_OK && old != NO_FRAME ? remove_frame(space, c, old) : status;
+}
+
+static enum mp_status grow_class(struct mp_space *space, uint32_t c, uint32_t target_slots,
+                                 uint64_t budget_bytes)
+{
+    const uint64_t bytes = mp_tier_next_frame_bytes(space->tier, c, 0);
+
+    if (mp_tier_slots(space->tier, c) >= target_slots)
+        return MP_OK;
+    if (bytes > 0 && bytes <= budget_bytes - mp_tier_frame_bytes(space->tier))
+        return mp_tier_add_frame(space->tier, c, 0);
+    return grow_part(space, c, target_slots, budget_bytes);
+}
+
 /* Take frames for classes below their target, one for each in turn. */
 static enum mp_status grow(struct mp_space *space, const struct mp_tier_class *target,
                            uint64_t budget_bytes)
@@ -332,16 +389,12 @@ static enum mp_status grow(struct mp_space *space, const struct mp_tier_class *t
     while (more) {
         more = false;
         for (uint32_t c = 0; c < space->layout.class_count; c++) {
-            const uint64_t bytes = mp_tier_next_frame_bytes(space->tier, c);
-            enum mp_status status;
+            const uint32_t before = mp_tier_slots(space->tier, c);
+            const enum mp_status status = grow_class(space, c, target[c].slots, budget_bytes);
 
-            if (bytes == 0 || mp_tier_slots(space->tier, c) >= target[c].slots ||
-                bytes > budget_bytes - mp_tier_frame_bytes(space->tier))
-                continue;
-            status = mp_tier_add_frame(space->tier, c, 0);
             if (status != MP_OK)
                 return status;
-            more = true;
+            more |= mp_tier_slots(space->tier, c) > before;
         }
     }
     return MP_OK;

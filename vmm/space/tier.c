@@ -385,14 +385,16 @@ uint32_t mp_tier_frame_gap(const struct mp_tier *tier, uint32_t class_index)
     return number < tier->classes[class_index].frame_count ? number : UINT32_MAX;
 }
 
-uint64_t mp_tier_next_frame_bytes(const struct mp_tier *tier, uint32_t class_index)
+uint64_t mp_tier_next_frame_bytes(const struct mp_tier *tier, uint32_t class_index, uint32_t slots)
 {
     const struct tier_class *class = &tier->classes[class_index];
     uint64_t bytes = 0;
     uint32_t number;
-    const uint32_t slots = find_gap(tier, class, &number);
+    const uint32_t most = find_gap(tier, class, &number);
 
-    mp_assert(class_index < tier->class_count);
+    mp_assert(class_index < tier->class_count && slots <= class->slots_per_frame);
+    if (slots == 0)
+        slots = most;
     return slots > 0 && mp_tier_frame_bytes_of(tier->backend, class->slot_bytes, slots, &bytes)
                ? bytes
                : 0;

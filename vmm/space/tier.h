@@ -93,8 +93,8 @@ enum mp_status mp_tier_add_frame(struct mp_tier *tier, uint32_t class_index,
 /* The number that the next frame would have; UINT32_MAX: there is none left. */
 uint32_t mp_tier_frame_gap(const struct mp_tier *tier, uint32_t class_index);
 
-/* Bytes that mp_tier_add_frame() with 0 would take; 0: none can be added. */
-uint64_t mp_tier_next_frame_bytes(const struct mp_tier *tier, uint32_t class_index);
+/* Bytes that mp_tier_add_frame() with so many slots takes; 0: none can be added. */
+uint64_t mp_tier_next_frame_bytes(const struct mp_tier *tier, uint32_t class_index, uint32_t slots);
 
 /* Slots of a full frame. */
 uint32_t mp_tier_slots_per_frame(const struct mp_tier *tier, uint32_t class_index);

@@ -194,7 +194,7 @@ static void classes_below_their_target_keep_two_slots(void)
     mp_space_destroy(space);
 }
 
-/* What a lease kept apart is one frame again when the lease has ended. */
+/* What a lease kept apart is one frame again when the lease has ended, and a full one. */
 static void frames_that_are_not_full_are_joined(void)
 {
     const void *piece[MP_UNIT_PIECES_MAX];
@@ -206,7 +206,7 @@ static void frames_that_are_not_full_are_joined(void)
     CHECK_EQ(mp_space_wait(space, 2), MP_OK);
     mp_space_release(space, 4);
     CHECK_EQ(set_budget(space, 4 * PAGE, &class_index, &evict), MP_OK);
-    CHECK_EQ(mp_space_class_slots(space, 0), 2);
+    CHECK_EQ(mp_space_class_slots(space, 0), 4);
     CHECK_EQ(mp_space_frame_bytes(space), 4 * PAGE);
     test_verify_unit(space, units, 2);
     test_verify_unit(space, units, 4);
@@ -302,6 +302,56 @@ static void classes_grow_in_turn_to_the_last_byte(void)
     mp_space_destroy(space);
 }
 
+/* A full frame has eight slots; one has three, then five, seven and eight. What is in it goes
+ * along, unless it is leased. */
+static void a_frame_that_is_not_full_becomes_larger(void)
+{
+    const void *piece[MP_UNIT_PIECES_MAX];
+    struct mp_space *space;
+    uint32_t class_index, evict;
+
+    frames(PAGE, 8 * PAGE);
+    space = create(8, 0, 0);
+    for (uint32_t i = 3; i < 8; i++)
+        CHECK_EQ(mp_space_evict(space, i), MP_OK);
+    CHECK_EQ(set_budget(space, 3 * PAGE, &class_index, &evict), MP_OK);
+    CHECK_EQ(mp_space_class_slots(space, 0), 3);
+    CHECK_EQ(set_budget(space, 6 * PAGE - 1, &class_index, &evict), MP_OK);
+    CHECK_EQ(mp_space_class_slots(space, 0), 5);
+    CHECK_EQ(mp_space_frame_bytes(space), 5 * PAGE);
+    for (uint32_t i = 0; i < 3; i++)
+        test_verify_unit(space, units, i);
+    CHECK_EQ(mp_space_lease(space, 1, piece), MP_OK);
+    CHECK_EQ(set_budget(space, 7 * PAGE, &class_index, &evict), MP_OK);
+    CHECK_EQ(mp_space_class_slots(space, 0), 5);
+    mp_space_release(space, 1);
+    CHECK_EQ(set_budget(space, 7 * PAGE, &class_index, &evict), MP_OK);
+    CHECK_EQ(mp_space_class_slots(space, 0), 7);
+    CHECK_EQ(set_budget(space, UINT64_MAX, &class_index, &evict), MP_OK);
+    CHECK_EQ(mp_space_class_slots(space, 0), 8);
+    CHECK_EQ(mp_space_frame_bytes(space), 8 * PAGE);
+    mp_space_destroy(space);
+}
+
+/* Where all frames are full, what is left pays for a small one. */
+static void a_small_frame_is_added(void)
+{
+    struct mp_space *space;
+    uint32_t class_index, evict;
+
+    frames(PAGE, 4 * PAGE);
+    space = create(12, 0, 0);
+    for (uint32_t i = 4; i < 12; i++)
+        CHECK_EQ(mp_space_evict(space, i), MP_OK);
+    CHECK_EQ(set_budget(space, 4 * PAGE, &class_index, &evict), MP_OK);
+    CHECK_EQ(set_budget(space, 7 * PAGE, &class_index, &evict), MP_OK);
+    CHECK_EQ(mp_space_class_slots(space, 0), 7);
+    CHECK_EQ(set_budget(space, 9 * PAGE, &class_index, &evict), MP_OK);
+    CHECK_EQ(mp_space_class_slots(space, 0), 9);
+    CHECK_EQ(mp_space_frame_bytes(space), 9 * PAGE);
+    mp_space_destroy(space);
+}
+
 int main(void)
 {
     CHECK_EQ(mp_backend_open("host", &test_backend_config, &backend), MP_OK);
@@ -317,6 +367,8 @@ int main(void)
     RUN(a_frame_without_a_smaller_one_goes_down_to_two_slots);
     RUN(classes_grow_in_turn_to_the_last_byte);
     RUN(classes_stop_at_their_target);
+    RUN(a_frame_that_is_not_full_becomes_larger);
+    RUN(a_small_frame_is_added);
     mp_files_destroy(files);
     mp_backend_close(backend);
     return 0;
