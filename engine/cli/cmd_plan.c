@@ -10,6 +10,7 @@
 #include "engine/cli/plan_facts.h"
 #include "policy/sim/sim.h"
 #include "vmm/base/error.h"
+#include "vmm/base/text.h"
 #include "vmm/output/json_out.h"
 
 #define ROWS_MAX 24
@@ -17,8 +18,9 @@
 #define PROFILES_MAX 16
 #define PROFILES "gate-best,gate-lru,lru,auto"
 #define BUDGETS "5%,10%,20%,30%,40%,50%,75%,100%"
-#define WARM_STEPS 64  /* before the prompt: a run has more tokens than are simulated */
-#define SEARCH_STEPS 7 /* halves the step of the table so often */
+#define READS_SHOW 1.02 /* steps that reads make no longer tell nothing of a read */
+#define WARM_STEPS 64   /* before the prompt: a run has more tokens than are simulated */
+#define SEARCH_STEPS 7  /* halves the step of the table so often */
 
 struct row {
     char name[64];                    /* of a machine of the list of GPUs */
@@ -242,34 +244,32 @@ static const char *routing_of(const struct plan *p)
     return p->args->from_trace != NULL ? "recorded" : p->trace != NULL ? "measured" : "synthetic";
 }
 
-static double gib(uint64_t bytes)
-{
-    return (double)bytes / (1 << 30);
-}
-
 static void print_row(const struct row *row)
 {
     const struct mp_sim_result *r = &row->result;
+    char budget[MP_TEXT_SIZE_BYTES], memory[MP_TEXT_SIZE_BYTES];
 
-    printf("%8.1f %9.2f %9.2f %9.1f %9.2f %8.2f %6.1f  %-10s %s%s\n",
-           100 * (double)r->budget_bytes / (double)r->expert_bytes_all, gib(r->budget_bytes),
-           gib(row->memory_bytes), (double)r->prefill_ns / 1e6, tpot_ms(r), tokens_per_s(r),
-           100 * hit_rate(r), row->profile->name, row->limit, row->fits ? "" : ", too large");
+    printf("%8.1f %10s %10s %9.1f %9.2f %8.2f %6.1f  %-10s %s%s\n",
+           100 * (double)r->budget_bytes / (double)r->expert_bytes_all,
+           mp_text_size(r->budget_bytes, budget), mp_text_size(row->memory_bytes, memory),
+           (double)r->prefill_ns / 1e6, tpot_ms(r), tokens_per_s(r), 100 * hit_rate(r),
+           row->profile->name, row->limit, row->fits ? "" : ", too large");
 }
 
 static void print_target(const struct plan *p)
 {
     const struct row *row = &p->least;
+    char budget[MP_TEXT_SIZE_BYTES], memory[MP_TEXT_SIZE_BYTES];
 
     if (p->target_ms == 0)
         return;
     if (row->profile == NULL)
         printf("\nno budget of the table that fits reaches %g ms per token\n", p->target_ms);
     else
-        printf("\n%g ms per token: budget %.2f GiB (%.1f %%), %.2f GiB in all, profile %s\n",
-               p->target_ms, gib(row->result.budget_bytes),
+        printf("\n%g ms per token: budget %s (%.1f %%), %s in all, profile %s\n", p->target_ms,
+               mp_text_size(row->result.budget_bytes, budget),
                100 * (double)row->result.budget_bytes / (double)row->result.expert_bytes_all,
-               gib(row->memory_bytes), row->profile->name);
+               mp_text_size(row->memory_bytes, memory), row->profile->name);
 }
 
 static void print_gpus(const struct plan *p)
@@ -279,9 +279,9 @@ static void print_gpus(const struct plan *p)
         const struct row *row = &p->gpus[i];
 
         if (row->profile == NULL)
-            printf("  %-22s does not hold the other weights and two experts\n", row->name);
+            printf("  %-28s does not hold the other weights and two experts\n", row->name);
         else
-            printf("  %-22s %9.2f ms %8.2f tok/s  %-10s %s%s\n", row->name, tpot_ms(&row->result),
+            printf("  %-28s %9.2f ms %8.2f tok/s  %-10s %s%s\n", row->name, tpot_ms(&row->result),
                    tokens_per_s(&row->result), row->profile->name, row->limit,
                    p->target_ms == 0                       ? ""
                    : tpot_ms(&row->result) <= p->target_ms ? ", reaches the target"
@@ -294,27 +294,38 @@ static double step_ms(const struct mp_plan_facts *facts, enum mp_pattern pattern
     return (double)facts->measured.step_ns[pattern] / 1e6;
 }
 
-static void print_text(const struct plan *p)
+/* Reads that computing hides have no speed. */
+static void print_measured(const struct mp_plan_facts *f)
 {
-    const struct mp_plan_facts *f = &p->facts;
+    const double none = step_ms(f, MP_PATTERN_NONE_READ), all = step_ms(f, MP_PATTERN_ALL_READ);
+    char disk[32] = "reads do not show";
 
-    printf("simulated: %s on %s, %s routing, seed %" PRIu64 "\n", f->model.name, f->machine.name,
-           routing_of(p), p->settings->run.seed);
+    if (all > READS_SHOW * none)
+        snprintf(disk, sizeof(disk), "%.2f GB/s", f->disk_gbps);
     if (f->measured_run)
         printf("measured: %.2f ms per token with nothing to read, %.2f with one expert per layer, "
-               "%.2f with all; %.2f GB/s\n",
-               step_ms(f, MP_PATTERN_NONE_READ), step_ms(f, MP_PATTERN_ONE_READ),
-               step_ms(f, MP_PATTERN_ALL_READ), f->disk_gbps);
+               "%.2f with all; %s\n",
+               none, step_ms(f, MP_PATTERN_ONE_READ), all, disk);
     else if (f->disk_gbps > 0)
         printf(
             "measured: the disk reads %.2f GB/s; taken from %s: all else of the machine's speed\n",
             f->disk_gbps, f->machine.name);
     if (f->why_not[0] != '\0')
         printf("not measured: %s\n", f->why_not);
-    printf("memory: %.2f GiB %s, %.2f GiB of it for all but experts\n\n", f->machine.device_gib,
-           f->room_known ? "free here" : "in the description", gib(f->fixed_bytes));
-    printf("budget %% %9s %9s %9s %9s %8s %6s  %-10s %s\n", "GiB", "all GiB", "TTFT ms", "TPOT ms",
-           "tok/s", "hit %", "profile", "limit");
+}
+
+static void print_text(const struct plan *p)
+{
+    const struct mp_plan_facts *f = &p->facts;
+    char fixed[MP_TEXT_SIZE_BYTES];
+
+    printf("simulated: %s on %s, %s routing, seed %" PRIu64 "\n", f->model.name, f->machine.name,
+           routing_of(p), p->settings->run.seed);
+    print_measured(f);
+    printf("memory: %.2f GiB %s, %s of it for all but experts\n\n", f->machine.device_gib,
+           f->room_known ? "free here" : "in the description", mp_text_size(f->fixed_bytes, fixed));
+    printf("budget %% %10s %10s %9s %9s %8s %6s  %-10s %s\n", "experts", "in all", "TTFT ms",
+           "TPOT ms", "tok/s", "hit %", "profile", "limit");
     for (size_t i = 0; i < p->row_count; i++) {
         if (p->rows[i].profile != NULL)
             print_row(&p->rows[i]);

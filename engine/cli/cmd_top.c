@@ -8,6 +8,7 @@
 
 #include "engine/cli/commands.h"
 #include "engine/top/top.h"
+#include "vmm/base/text.h"
 #include "vmm/base/utf8.h"
 #include "vmm/output/json_out.h"
 
@@ -41,15 +42,11 @@ static const char *name_of(const char *model)
     return slash != NULL && slash[1] != '\0' ? slash + 1 : model;
 }
 
-static double gib(uint64_t bytes)
-{
-    return (double)bytes / (1 << 30);
-}
-
 static void print_process(const struct mp_top_process *p)
 {
     struct mp_top_rates rates;
     char what[2 * MP_TOP_TEXT_BYTES + 4];
+    char resident[MP_TEXT_SIZE_BYTES], experts[MP_TEXT_SIZE_BYTES], ram[MP_TEXT_SIZE_BYTES];
     const unsigned s = (unsigned)(p->age_ns / 1000000000);
 
     mp_top_rates_of(p, &rates);
@@ -65,9 +62,10 @@ static void print_process(const struct mp_top_process *p)
         printf("%8.1f", rates.tokens_per_s);
     else
         printf("%8s", "-");
-    printf("  %5.1f %%  %4.0f %%  %8.1f  %7.2f of %7.2f  %7.2f\n", 100 * rates.hit_rate,
-           100 * rates.wait_share, rates.read_bytes_per_s * 1e-6, gib(p->last.resident_bytes),
-           gib(p->expert_bytes), gib(mp_top_resident_bytes(p->pid)));
+    printf("  %5.1f %%  %4.0f %%  %8.1f  %10s of %10s  %10s\n", 100 * rates.hit_rate,
+           100 * rates.wait_share, rates.read_bytes_per_s * 1e-6,
+           mp_text_size(p->last.resident_bytes, resident), mp_text_size(p->expert_bytes, experts),
+           mp_text_size(mp_top_resident_bytes(p->pid), ram));
 }
 
 static void print_table(const struct mp_top *top)
@@ -79,9 +77,9 @@ static void print_table(const struct mp_top *top)
         puts("no process of this user runs a model");
         return;
     }
-    printf("%7s  %-*s  %-*s  %9s  %8s  %7s  %6s  %8s  %18s  %7s\n", "PID", PROGRAM_COLUMNS,
+    printf("%7s  %-*s  %-*s  %9s  %8s  %7s  %6s  %8s  %24s  %10s\n", "PID", PROGRAM_COLUMNS,
            "COMMAND", MODEL_COLUMNS, "MODEL", "TIME", "TOKENS/S", "HITS", "WAIT", "READ MB/S",
-           "EXPERTS GiB", "RAM GiB");
+           "EXPERTS", "RAM");
     for (size_t i = 0; i < count; i++)
         print_process(&processes[i]);
 }

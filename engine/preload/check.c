@@ -195,18 +195,19 @@ static void look_at_machine(struct mp_check *check)
     check->memlock_bytes = getrlimit(RLIMIT_MEMLOCK, &limit) == 0 ? limit.rlim_cur : 0;
 }
 
-/* An expert that is resident is up to three mappings, and parts the file's own around it. */
+/* An expert has up to three pieces, and whichever of them are resident, there are no more mappings
+ * than pieces. */
 static void notes_of_machine(struct mp_check *check)
 {
-    uint64_t pieces = 0;
+    uint64_t wanted = MP_MEMORY_MAPS_SPARE;
 
     for (uint32_t i = 0; i < check->model_count; i++)
-        pieces += 3 * (uint64_t)check->models[i].layer_count * check->models[i].experts;
-    if (check->maps_max > 0 && 2 * pieces > check->maps_max && !check->everything)
+        wanted += 3 * (uint64_t)check->models[i].layer_count * check->models[i].experts;
+    if (check->maps_max > 0 && wanted > check->maps_max && !check->everything)
         note(check, false,
              "vm.max_map_count is %" PRIu64 ", and %" PRIu64 " may be wanted: fewer "
              "experts are kept if so; sysctl -w vm.max_map_count=%" PRIu64,
-             check->maps_max, 2 * pieces, 4 * pieces);
+             check->maps_max, wanted, 2 * wanted);
 }
 
 /* What the functions say that the program's libraries have. */

@@ -6,21 +6,10 @@
 #include <inttypes.h>
 #include <string.h>
 
+#include "vmm/base/text.h"
 #include "vmm/output/json_out.h"
 
 static const char *const start_names[] = { "dynamic", "static", "other machine", "unknown" };
-
-#define SIZE_BYTES 32
-
-/* "1.49 GiB", "96.0 MiB". Returns `out`. */
-static const char *size(char out[SIZE_BYTES], uint64_t bytes)
-{
-    if (bytes < 1u << 30)
-        snprintf(out, SIZE_BYTES, "%.1f MiB", (double)bytes / (1u << 20));
-    else
-        snprintf(out, SIZE_BYTES, "%.2f GiB", (double)bytes / (1u << 30));
-    return out;
-}
 
 static bool is_fatal(const struct mp_check *check)
 {
@@ -98,7 +87,7 @@ static void print_program(const struct mp_check_program *program, FILE *out)
 static void print_model(const struct mp_check_model *model, FILE *out)
 {
     uint64_t least = UINT64_MAX, most = 0;
-    char text[SIZE_BYTES];
+    char text[MP_TEXT_SIZE_BYTES], low[MP_TEXT_SIZE_BYTES], high[MP_TEXT_SIZE_BYTES];
 
     fprintf(out, "model         %s\n", model->path);
     if (model->error[0] != '\0' || model->expert_bytes == 0)
@@ -107,40 +96,40 @@ static void print_model(const struct mp_check_model *model, FILE *out)
         least = model->layers[i].bytes < least ? model->layers[i].bytes : least;
         most = model->layers[i].bytes > most ? model->layers[i].bytes : most;
     }
-    fprintf(out, "experts       %s in %u layers of %u experts, %.1f to %.1f MiB each layer;",
-            size(text, model->expert_bytes), model->layer_count, model->experts,
-            (double)least / (1u << 20), (double)most / (1u << 20));
+    fprintf(out, "experts       %s in %u layers of %u experts, %s to %s each layer;",
+            mp_text_size(model->expert_bytes, text), model->layer_count, model->experts,
+            mp_text_size(least, low), mp_text_size(most, high));
     for (uint32_t i = 0; i < model->kind_count; i++)
         fprintf(out, "%s %s %s", i == 0 ? "" : ",", model->kinds[i].type,
-                size(text, model->kinds[i].bytes));
-    fprintf(out, "\nother weights %s\n", size(text, model->dense_bytes));
+                mp_text_size(model->kinds[i].bytes, text));
+    fprintf(out, "\nother weights %s\n", mp_text_size(model->dense_bytes, text));
 }
 
 void mp_check_print(const struct mp_check *check, const struct mp_settings *settings, FILE *out)
 {
     const struct mp_opt *opt = mp_opt_find(settings->groups, "MOEPAGER_BUDGET", NULL);
     char text[MP_OPT_TEXT_BYTES], memlock[32] = "unlimited";
-    char room[SIZE_BYTES], group[SIZE_BYTES] = "none";
+    char room[MP_TEXT_SIZE_BYTES], group[MP_TEXT_SIZE_BYTES] = "none";
 
     print_program(&check->program, out);
     for (uint32_t i = 0; i < check->model_count; i++)
         print_model(&check->models[i], out);
     mp_opt_format(opt, &settings->run.budget, text);
     if (check->model_count > 0)
-        fprintf(out, "budget        %s: %s\n", text, size(room, check->budget_bytes));
+        fprintf(out, "budget        %s: %s\n", text, mp_text_size(check->budget_bytes, room));
     else
         fprintf(out, "budget        %s of a model that is not known yet\n", text);
     fprintf(out, "mechanism     %s\n",
             is_fatal(check) ? "none: the program runs as without moepager"
                             : "resident experts are mapped over the file's own mapping");
     if (check->room.limit_bytes != UINT64_MAX)
-        size(group, check->room.limit_bytes);
+        mp_text_size(check->room.limit_bytes, group);
     if (check->memlock_bytes != UINT64_MAX)
         snprintf(memlock, sizeof(memlock), "%" PRIu64 " KiB", check->memlock_bytes >> 10);
     fprintf(out,
             "machine       %s free, limit of the control group %s, vm.max_map_count "
             "%" PRIu64 ", ulimit -l %s\n",
-            size(room, check->room.room_bytes), group, check->maps_max, memlock);
+            mp_text_size(check->room.room_bytes, room), group, check->maps_max, memlock);
     fprintf(out, "library       %s\n", check->library[0] != '\0' ? check->library : "not found");
     for (uint32_t i = 0; i < check->note_count; i++)
         fprintf(out, "%-14s%s\n", check->notes[i].fatal ? "in the way" : "note",

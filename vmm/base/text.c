@@ -1,7 +1,7 @@
-/* Texts that grow. */
+/* Texts that grow, and sizes as text. */
 #include "vmm/base/text.h"
 
-#include <stdint.h>
+#include <stdio.h>
 #include <stdlib.h>
 
 bool mp_text_reserve(char **text_p, size_t *capacity_p, size_t bytes)
@@ -20,4 +20,17 @@ bool mp_text_reserve(char **text_p, size_t *capacity_p, size_t bytes)
     *text_p = grown;
     *capacity_p = capacity;
     return true;
+}
+
+const char *mp_text_size(uint64_t bytes, char out[MP_TEXT_SIZE_BYTES])
+{
+    const double kib = (double)bytes / 1024;
+
+    if (bytes < 1u << 20)
+        snprintf(out, MP_TEXT_SIZE_BYTES, "%.1f KiB", kib);
+    else if (bytes < 1u << 30)
+        snprintf(out, MP_TEXT_SIZE_BYTES, "%.1f MiB", kib / 1024);
+    else
+        snprintf(out, MP_TEXT_SIZE_BYTES, "%.2f GiB", kib / (1024 * 1024));
+    return out;
 }

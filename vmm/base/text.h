@@ -3,6 +3,7 @@
 
 #include <stdbool.h>
 #include <stddef.h>
+#include <stdint.h>
 
 #include "vmm/base/compiler.h"
 
@@ -13,5 +14,10 @@
  * Thread safety: the text belongs to one thread.
  */
 bool mp_text_reserve(char **text_p, size_t *capacity_p, size_t bytes) MP_MUST_CHECK;
+
+/* A size for people, rounded, in the unit that fits: "4.5 KiB", "96.0 MiB", "1.49 GiB". Returns
+ * `out`. */
+#define MP_TEXT_SIZE_BYTES 32
+const char *mp_text_size(uint64_t bytes, char out[MP_TEXT_SIZE_BYTES]);
 
 #endif

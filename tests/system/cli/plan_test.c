@@ -102,6 +102,23 @@ static void a_model_gives_its_own_sizes(void)
     json_decref(info);
 }
 
+/* The bundled model has 18 MiB of experts: a table in GiB would be one of zeros. */
+static void sizes_have_the_unit_that_fits(void)
+{
+    static const char *const wanted[] = { "\n    50.0    9.0 MiB", "\n   100.0   18.0 MiB",
+                                          "token: budget 144.0 KiB (0.8 %), ",
+                                          " MiB of it for all but experts" };
+    struct cli_result result;
+
+    cli_run(ARGS("plan", "--model", CLI_MODEL, "--gen-tokens", "2", "--budget", "50%,100%",
+                 "--target-tpot", "10s", "--profile", "lru"),
+            &result);
+    CHECK_EQ(result.exit_code, 0);
+    for (size_t i = 0; i < sizeof(wanted) / sizeof(wanted[0]); i++)
+        CHECK(strstr(result.out, wanted[i]) != NULL);
+    cli_free(&result);
+}
+
 /* Policies warn of small budgets; nobody has chosen these. */
 static void simulated_budgets_warn_of_nothing(void)
 {
@@ -155,6 +172,7 @@ int main(int argc, char **argv)
     RUN(rows_are_simulated_runs);
     RUN(the_least_budget_reaches_the_target);
     RUN(a_model_gives_its_own_sizes);
+    RUN(sizes_have_the_unit_that_fits);
     RUN(simulated_budgets_warn_of_nothing);
     RUN(what_does_not_run_here_is_planned);
     RUN(wrong_arguments_are_explained);

@@ -213,9 +213,10 @@ static void text_has_the_same(void)
             &result);
     CHECK_EQ(result.exit_code, 0);
     CHECK_EQ(result.err_bytes, 0);
-    CHECK(strstr(result.out, "experts       0.1 MiB in 2 layers of 4 experts, 0.0 to 0.0 MiB each "
-                             "layer; F16 0.0 MiB, F32 0.0 MiB\n") != NULL);
-    CHECK(strstr(result.out, "budget        50%: 0.0 MiB\n") != NULL);
+    CHECK(strstr(result.out,
+                 "experts       80.0 KiB in 2 layers of 4 experts, 32.0 KiB to 48.0 KiB each "
+                 "layer; F16 48.0 KiB, F32 32.0 KiB\n") != NULL);
+    CHECK(strstr(result.out, "budget        50%: 40.0 KiB\n") != NULL);
     CHECK(strstr(result.out, "hooks         none but those of libc\n") != NULL);
     CHECK(strstr(result.out, "in the way") == NULL);
     cli_free(&result);

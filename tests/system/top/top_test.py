@@ -42,8 +42,11 @@ def shows_what_runs(environment):
         "silent": start([*BENCH, "--top", "off"], environment),
     }
     try:
-        time.sleep(0.7)
-        shown = json.loads(top(environment, "--json"))
+        for _ in range(30):  # on a busy machine bench may have made no token between two looks
+            time.sleep(0.7)
+            shown = json.loads(top(environment, "--json"))
+            if any(p["pid"] == started["bench"].pid and p["tokens_per_s"] > 0 for p in shown["processes"]):
+                break
         text = top(environment)
         alive = {name: process.poll() is None for name, process in started.items()}
     finally:
