@@ -96,6 +96,17 @@ static void leave_file(struct mp_mappings *mappings, struct mp_mapped_file *file
     }
 }
 
+/* With our descriptor instead of the program's, while nobody knows the address: the kernel joins
+ * mappings of one descriptor only, and else each expert that comes and goes leaves two. */
+static void map_by_ours(struct mp_mappings *mappings, const struct mp_mapping *map)
+{
+    const int fd = mp_files_fd(mappings->files, map->file);
+
+    if (mp_descriptor_is_ours(&mappings->owned[map->file], fd))
+        (void)mappings->host.real.mmap(map->at, map->bytes, map->prot, map->flags | MAP_FIXED, fd,
+                                       (off_t)map->offset_bytes);
+}
+
 bool mp_mappings_add(struct mp_mappings *mappings, const struct mp_mapping *map)
 {
     struct mp_mapped_file *to = &mappings->mapped[map->file];
@@ -111,6 +122,7 @@ bool mp_mappings_add(struct mp_mappings *mappings, const struct mp_mapping *map)
         to->left[0].end = mp_round_down_u64(
             map->offset_bytes + map->bytes + MP_SPACE_PAGE_BYTES - 1, MP_SPACE_PAGE_BYTES);
         to->left_count = 1;
+        map_by_ours(mappings, map);
         set_span(mappings);
     }
     mp_unlock(&mappings->lock);

@@ -18,10 +18,15 @@
 #include "vmm/base/checked.h"
 #include "vmm/base/error.h"
 #include "vmm/base/log.h"
+#include "vmm/topo/memory_room.h"
 
 /* Mappings that are given up when the kernel has no more to give, so that the file can be mapped
  * back all the same. */
 #define SPARE_BYTES (2 * 64 * (size_t)MP_SPACE_PAGE_BYTES)
+
+/* Units that are to be mapped until the kernel is asked again how many mappings are left: it lists
+ * them all. */
+#define ASK_EVERY 256
 
 static int by_place(const void *a, const void *b)
 {
@@ -109,6 +114,7 @@ enum mp_status mp_mappings_create(const struct mp_host *host, const struct mp_ex
     if (mappings == NULL)
         return mp_fail_no_memory("what is mapped", sizeof(*mappings));
     mappings->pagemap_fd = mappings->slot_fd = -1;
+    mappings->units_max = UINT32_MAX;
     mappings->host = *host;
     mappings->files = experts->files;
     mappings->units = experts->layers * experts->experts;
@@ -152,6 +158,18 @@ static char *address_of(const struct mp_mapped_file *file, uint64_t offset)
     return file->map.at + (offset - file->map.offset_bytes);
 }
 
+/* Something could not be mapped. That there are no more mappings is said once. */
+static void note_refusal(struct mp_mappings *mappings)
+{
+    if (errno != ENOMEM)
+        return;
+    mappings->refused = true;
+    if (mappings->units_max == UINT32_MAX)
+        mp_log_warn("preload", "no more mappings (vm.max_map_count): fewer experts stay mapped");
+    if (mappings->units_max > mappings->counts.mapped / 2)
+        mappings->units_max = mappings->counts.mapped / 2;
+}
+
 /* The file over [begin, end) of it, where the program has mapped that. */
 static bool map_file(struct mp_mappings *mappings, const struct mp_mapped_file *file,
                      uint64_t begin, uint64_t end)
@@ -165,10 +183,10 @@ static bool map_file(struct mp_mappings *mappings, const struct mp_mapped_file *
     if (mappings->host.real.mmap(at, end - begin, file->map.prot, flags, fd, (off_t)begin) !=
         MAP_FAILED)
         return true;
+    note_refusal(mappings);
     if (mappings->spare != NULL) {
         mappings->host.real.munmap(mappings->spare, SPARE_BYTES);
         mappings->spare = NULL;
-        mp_log_warn("preload", "no more mappings (vm.max_map_count): experts are no longer paged");
     }
     mappings->counts.failures++;
     return mappings->host.real.mmap(at, end - begin, file->map.prot, flags, fd, (off_t)begin) !=
@@ -186,11 +204,14 @@ static bool map_private(struct mp_mappings *mappings, const struct mp_mapped_fil
 {
     char *const at = address_of(file, begin);
 
-    if (!mp_descriptor_is_ours(&mappings->slots, mappings->slot_fd) ||
-        mappings->host.real.mmap(at, end - begin, file->map.prot, MAP_PRIVATE | MAP_FIXED,
-                                 mappings->slot_fd,
-                                 (off_t)slot_offset_of(piece, begin)) == MAP_FAILED)
+    if (!mp_descriptor_is_ours(&mappings->slots, mappings->slot_fd))
         return false;
+    if (mappings->host.real.mmap(at, end - begin, file->map.prot, MAP_PRIVATE | MAP_FIXED,
+                                 mappings->slot_fd,
+                                 (off_t)slot_offset_of(piece, begin)) == MAP_FAILED) {
+        note_refusal(mappings);
+        return false;
+    }
     (void)mappings->host.real.madvise(at, end - begin, MADV_POPULATE_READ);
     return true;
 }
@@ -207,9 +228,13 @@ static bool map_slot(struct mp_mappings *mappings, const struct mp_mapped_file *
     if (file->map.prot == PROT_READ &&
         mp_moves_map(&mappings->moves, real, mappings->slot_fd, slot, end - begin, at))
         return true;
-    return mp_descriptor_is_ours(&mappings->slots, mappings->slot_fd) &&
-           real->mmap(at, end - begin, file->map.prot, MAP_SHARED | MAP_FIXED | MAP_POPULATE,
-                      mappings->slot_fd, (off_t)slot) != MAP_FAILED;
+    if (!mp_descriptor_is_ours(&mappings->slots, mappings->slot_fd))
+        return false;
+    if (real->mmap(at, end - begin, file->map.prot, MAP_SHARED | MAP_FIXED | MAP_POPULATE,
+                   mappings->slot_fd, (off_t)slot) != MAP_FAILED)
+        return true;
+    note_refusal(mappings);
+    return false;
 }
 
 /* The file, if all of the piece is mapped by the program; NULL: it is not, or no longer. */
@@ -348,6 +373,36 @@ static void count_map(struct mp_mappings *mappings)
         mappings->counts.mapped_max = mappings->counts.mapped;
 }
 
+/* The program gets the mappings: the kernel has refused one, and might refuse the program's next.
+ * What is resident is mapped again when it is used next, as far as there is room. */
+static void give_way(struct mp_mappings *mappings)
+{
+    const uint32_t pieces = (mappings->piece_count + mappings->units - 1) / mappings->units;
+    uint64_t room;
+
+    mappings->refused = false;
+    if (mappings->counts.mapped > 0)
+        mp_mappings_unmap_units_locked(mappings);
+    if (mappings->asked > 0 && mappings->wanted - mappings->asked < ASK_EVERY)
+        return;
+    mappings->asked = mappings->wanted;
+    room = mp_memory_maps_left() / (2 * pieces);
+    mappings->units_max = room < mappings->units ? (uint32_t)room : mappings->units;
+    if (mappings->spare == NULL && room > 0)
+        take_spare(mappings);
+}
+
+/* Is there room for one more? */
+static bool has_room(struct mp_mappings *mappings, uint32_t unit)
+{
+    if (mappings->is_mapped[unit] != 0 && !mappings->refused)
+        return true;
+    mappings->wanted++;
+    if (mappings->refused || mappings->counts.mapped >= mappings->units_max)
+        give_way(mappings);
+    return mappings->counts.mapped < mappings->units_max;
+}
+
 /* False: the kernel refuses. */
 static bool map_one(struct mp_mappings *mappings, uint32_t unit, uint32_t k, uint64_t slot_offset)
 {
@@ -373,6 +428,10 @@ bool mp_mappings_map_unit(struct mp_mappings *mappings, uint32_t unit, uint32_t 
     mp_lock(&mappings->lock);
     pieces &= ~(uint32_t)mappings->is_mapped[unit];
     right = know_slots(mappings, fd);
+    if (pieces != 0 && !has_room(mappings, unit)) {
+        mp_unlock(&mappings->lock);
+        return false;
+    }
     if (mappings->is_mapped[unit] == 0 && pieces != 0)
         count_map(mappings);
     mappings->is_mapped[unit] |= (uint8_t)pieces;
@@ -384,6 +443,8 @@ bool mp_mappings_map_unit(struct mp_mappings *mappings, uint32_t unit, uint32_t 
         mappings->counts.failures++;
         /* What was mapped of it goes; the rest never was. */
         (void)mp_mappings_unmap_unit_locked(mappings, unit);
+        if (mappings->refused)
+            give_way(mappings);
     }
     mp_unlock(&mappings->lock);
     return right;

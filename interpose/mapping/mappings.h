@@ -21,6 +21,10 @@
  *
  * What the program unmaps, moves or protects is left for good: mp_mappings_leave().
  *
+ * A mapped piece is a mapping for the kernel, and the file behind it may be another. When the
+ * kernel refuses one (vm.max_map_count), all units are unmapped, because the program needs mappings
+ * as well, and from then on no more are mapped at a time than leave some to it.
+ *
  * Thread safety: any thread. Locks: `lock`, inside of nothing.
  */
 struct mp_mappings;

@@ -52,8 +52,12 @@ struct mp_mappings {
     struct mp_moves moves;
     int pagemap_fd; /* -1: mappings that may be written to are not paged */
     char *spare;
-    bool off;         /* after fork() */
-    bool private_too; /* see mp_mappings_allow_private() */
+    bool refused;       /* the kernel has no more mappings, or had none a moment ago */
+    uint32_t units_max; /* mapped at a time; UINT32_MAX until it refused for the first time */
+    uint64_t wanted;    /* units that were to be mapped */
+    uint64_t asked;     /* of these when it was last asked how many mappings are left; 0: never */
+    bool off;           /* after fork() */
+    bool private_too;   /* see mp_mappings_allow_private() */
     struct mp_mappings_counts counts;
 };
 

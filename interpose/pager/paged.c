@@ -18,9 +18,6 @@
 #include "vmm/output/timeline.h"
 #include "vmm/topo/memory_room.h"
 
-/* Mappings that the program may still need itself. */
-#define MAPS_SPARE 4096
-
 /* Addresses of our threads, and of those that the program has not started yet. */
 #define ADDRESSES_SPARE (UINT64_C(256) << 20)
 
@@ -90,30 +87,51 @@ static struct mp_space_config space_config(struct mp_paged *paged)
     };
 }
 
-/* Two mappings for each piece of a resident expert: its own, and the file's behind it. */
-static uint64_t bytes_of_mappings(const struct mp_space_plan *plan)
+static uint64_t less(uint64_t bytes, uint64_t taken)
 {
-    uint64_t maps, maps_max;
+    return bytes > taken ? bytes - taken : 0;
+}
 
-    if (!mp_memory_maps_read("", &maps, &maps_max) || maps_max < maps + 2 * MAPS_SPARE)
+/* The most mappings that so many resident units take: two for each piece, its own and the file's
+ * behind it, but no more than there are pieces. */
+static uint64_t maps_of(const struct mp_experts *experts, uint64_t units)
+{
+    uint64_t pieces = experts->tensor_count;
+    uint32_t most = 1;
+
+    for (uint32_t u = 0; u < experts->layers * experts->experts; u++) {
+        const uint32_t count = experts->units[u].piece_count;
+
+        pieces += count;
+        most = count > most ? count : most;
+    }
+    return 2 * most * units < pieces ? 2 * most * units : pieces;
+}
+
+/* The budget that the kernel has mappings for. */
+static uint64_t bytes_of_mappings(const struct mp_experts *experts,
+                                  const struct mp_paged_others *others,
+                                  const struct mp_space_plan *plan)
+{
+    const uint64_t left = less(mp_memory_maps_left(), others->maps);
+
+    if (maps_of(experts, UINT32_MAX) <= left)
         return UINT64_MAX;
-    return (maps_max - maps - MAPS_SPARE) / (2 * MP_UNIT_PIECES_MAX) * plan->slot_bytes_max;
+    return left / maps_of(experts, 1) * plan->slot_bytes_max;
 }
 
 void mp_paged_add_other(const struct mp_paged *paged, struct mp_paged_others *others)
 {
-    uint64_t filled;
+    uint64_t empty;
 
     if (paged == NULL)
         return;
-    filled = paged->counters.resident_peak_bytes; /* others may be counting: a guess will do */
+    /* It may be counting: a guess will do. */
+    empty = less(paged->budget_bytes, paged->counters.resident_peak_bytes);
     others->budget_bytes += paged->budget_bytes;
-    others->empty_bytes += paged->budget_bytes > filled ? paged->budget_bytes - filled : 0;
-}
-
-static uint64_t less(uint64_t bytes, uint64_t taken)
-{
-    return bytes > taken ? bytes - taken : 0;
+    others->empty_bytes += empty;
+    if (paged->plan.slot_bytes_max > 0)
+        others->maps += maps_of(&paged->experts, empty / paged->plan.slot_bytes_max);
 }
 
 /* A program that runs within `ulimit -v` must go on to: the files are about to be mapped, and our
@@ -140,7 +158,7 @@ static enum mp_status choose_budget(struct mp_paged *paged, const struct mp_page
                                     const struct mp_space_plan *full)
 {
     const struct mp_share *share = &paged->settings.budget;
-    const uint64_t mappings = bytes_of_mappings(full);
+    const uint64_t mappings = bytes_of_mappings(&paged->experts, others, full);
     uint64_t budget, spare = 0;
 
     if (share->kind == MP_SHARE_AUTO) {
@@ -162,6 +180,11 @@ static enum mp_status choose_budget(struct mp_paged *paged, const struct mp_page
     }
     if (share->kind == MP_SHARE_AUTO && budget < full->smallest_bytes)
         budget = full->smallest_bytes;
+    if (mappings < full->smallest_bytes)
+        return mp_fail(MP_ERR_CONFIG, "E_BUDGET_SMALL",
+                       "vm.max_map_count allows for %" PRIu64 " bytes of experts beside the "
+                       "program's mappings, and %" PRIu64 " are needed (two slots)",
+                       mappings, full->smallest_bytes);
     if (budget > mappings) {
         mp_log_warn("preload",
                     "vm.max_map_count allows for %" PRIu64 " of %" PRIu64 " bytes of experts",

@@ -129,10 +129,10 @@ struct mp_paged {
 
 #define MP_PAGED_TOKENS_MAX 64u
 
-/* Other models of the process: the sum of their budgets, how much of it is still to be filled, and
- * the index of the new one. */
+/* Other models of the process: the sum of their budgets, how much of it is still to be filled, the
+ * mappings that this may take, and the index of the new one. */
 struct mp_paged_others {
-    uint64_t budget_bytes, empty_bytes;
+    uint64_t budget_bytes, empty_bytes, maps;
     uint32_t index;
 };
 

@@ -104,7 +104,7 @@ static void map_pieces(struct mp_paged *paged, uint32_t unit, uint32_t pieces,
                                       &offsets[k]);
     }
     if (fd >= 0 && !mp_mappings_map_unit(paged->mappings, unit, pieces, fd, offsets))
-        mp_log_once(MP_LOG_WARN, "preload", "an expert cannot be mapped, and is read in place");
+        mp_log_once(MP_LOG_INFO, "preload", "an expert cannot be mapped, and is read in place");
 }
 
 /* A need has all of its bytes and a lease. */

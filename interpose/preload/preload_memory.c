@@ -6,6 +6,7 @@
  * file offsets have 64 bits.
  */
 #include <errno.h>
+#include <fcntl.h>
 #include <stdarg.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -76,11 +77,13 @@ static void leave(const void *at, size_t bytes)
     errno = before;
 }
 
-/* To be read, or written to by this process alone. */
+/* To be read, or written to by this process alone. What is shared may be made writable later if its
+ * descriptor is, which ours are not. */
 static bool is_for_reading(const struct mp_map_call *call)
 {
-    return call->prot == PROT_READ ||
-           (call->prot == (PROT_READ | PROT_WRITE) && (call->flags & MAP_TYPE) == MAP_PRIVATE);
+    if ((call->flags & MAP_TYPE) == MAP_PRIVATE)
+        return call->prot == PROT_READ || call->prot == (PROT_READ | PROT_WRITE);
+    return call->prot == PROT_READ && (fcntl(call->fd, F_GETFL) & O_ACCMODE) == O_RDONLY;
 }
 
 static void *map_any(void *at, const struct mp_map_call *call)

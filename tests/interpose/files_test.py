@@ -11,11 +11,14 @@ usage: files_test.py CASE PRELOAD WORK [--full]
   disk       the same by a file system of the test's own, with io_uring too; and a place that nobody
              can read
   broken     files that begin as a model does and are none
+  pieces     a model of 70,000 matrices of experts: there are never more mappings than a process may
+             have (vm.max_map_count), whatever the program takes of them before or afterwards
 """
 import errno
 import itertools
 import os
 import random
+import re
 import shutil
 import signal
 import sys
@@ -23,6 +26,7 @@ import sys
 import harness
 from bad_disk import BadDisk
 from harness import (ALL_CHECKS, Llama, compile_program, expect, mapper, own_model, run, warnings)
+from make_models import F32, Gguf
 
 
 def mapping(preload, work, full):
@@ -129,7 +133,55 @@ def broken(preload, work, full):
         path.unlink(missing_ok=True)
 
 
-CASES = {case.__name__: case for case in (mapping, changed, reads, disk, broken)}
+def make_pieces(path, layers, experts, rows):
+    """Experts of so many rows of 256 bytes, which are no multiple of a page."""
+    out, rng = Gguf("made"), random.Random(1)
+    out.add(".expert_count", experts)
+    out.add(".expert_used_count", 8)
+    out.tensor("token_embd.weight", (64, 1024), F32, lambda: [rng.randbytes(64 * 1024 * 4)])
+    for layer in range(layers):
+        for part in ("gate", "up", "down"):
+            out.tensor(f"blk.{layer}.ffn_{part}_exps.weight", (experts, rows, 64), F32,
+                       lambda: [rng.randbytes(experts * rows * 64 * 4)])
+    out.write(path)
+
+
+# Layers that are read, budget, mappings that victim_pieces leaves; what is said, and whether experts
+# are paged.
+PIECES = (
+    (60, "95%", "before 0", "vm.max_map_count allows for", True),
+    (8, "60%", "before 6000", "vm.max_map_count allows for", True),
+    (2, "60%", "before 3000", "experts are not paged: vm.max_map_count allows for 0 bytes", False),
+    (8, "60%", "after 1000 8 0", "no more mappings (vm.max_map_count)", True),
+)
+
+
+def pieces(preload, work, full):
+    program = compile_program(work, "victim_pieces", "victim_pieces.c", "victim_checks.c")
+    expect(program is not None, "victim_pieces cannot be built")
+    model = work / f"pieces-{os.getpid()}.gguf"
+    try:
+        make_pieces(model, 60, 384, 33)
+        for layers, budget, mappings, said, paged in PIECES:
+            done = run([program, model, layers, 384, 33 * 256, *mappings.split()], preload, budget)
+            label = f"{layers} layers, budget {budget}, mappings {mappings}"
+            print(f"{label}: exit {done.status}: {done.out}{done.err}")
+            expect(done.status == 0 and done.out.endswith("bytes wrong 0\n"),
+                   f"{label}: exit {done.status}")
+            lines = re.findall(r"wrong (\d+), not paged (\d+), mappings (\d+) of (\d+)", done.out)
+            for wrong, others, most, limit in (map(int, line) for line in lines):
+                expect(wrong == 0, f"{label}: wrong bytes")
+                expect(most <= limit, f"{label}: {most} mappings")
+                expect(others == (0 if paged else 2 * layers), f"{label}: {others} not paged")
+            most, limit = int(lines[0][2]), int(lines[0][3])
+            expect(layers < 60 or most > 50000, f"{label}: {most} mappings only")
+            expect([said in line for line in warnings(done)] == [True] or
+                   (limit > 100000 and layers == 60), f"{label}: said is {warnings(done)}")
+    finally:
+        model.unlink(missing_ok=True)
+
+
+CASES = {case.__name__: case for case in (mapping, changed, reads, disk, broken, pieces)}
 
 if __name__ == "__main__":
     sys.exit(harness.main(CASES, __doc__))

@@ -6,7 +6,7 @@ if(NOT sanitizers AND NOT MP_COVERAGE)
     foreach(file behaviour files programs transformers)
         set(cases_behaviour idle refused alone kills crowd memory limits others secure report execs
             seccomp dlopen static)
-        set(cases_files mapping changed reads disk broken)
+        set(cases_files mapping changed reads disk broken pieces)
         set(cases_programs logits sources several checks records unmapped bench text perplexity server
             openai compare)
         set(full_behaviour kills idle limits sanitized)
@@ -31,7 +31,7 @@ if(NOT sanitizers AND NOT MP_COVERAGE)
     endforeach()
     # Of times and of memory, and programs of many threads: nothing else beside them.
     set_tests_properties(interpose/behaviour:idle interpose/behaviour:crowd
-        interpose/behaviour:memory PROPERTIES RUN_SERIAL ON)
+        interpose/behaviour:memory interpose/files:pieces PROPERTIES RUN_SERIAL ON)
 endif()
 
 add_test(NAME interpose/module COMMAND python3 tests/interpose/module_test.py interpose/python

@@ -136,6 +136,20 @@ static void unmap(const struct victim_mapping *m)
     free(file);
 }
 
+/* Mapped to be read at first, by a descriptor for writing: it may be written to later. */
+static void write_shared(const struct victim_mapping *m)
+{
+    const int fd = open(m->path, O_RDWR);
+    unsigned char *shared = mmap(NULL, m->bytes, PROT_READ, MAP_SHARED, fd, 0);
+
+    if (shared == MAP_FAILED || mprotect(shared, m->bytes, PROT_READ | PROT_WRITE) != 0)
+        victim_fail("cannot write", m->path);
+    for (size_t at = 0; at < m->bytes; at += PAGE)
+        *(volatile unsigned char *)&shared[at] = m->base[at];
+    munmap(shared, m->bytes);
+    close(fd);
+}
+
 static void write_private(const struct victim_mapping *m)
 {
     unsigned char *mine = mmap(NULL, m->bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE, m->fd, 0);
@@ -147,6 +161,7 @@ static void write_private(const struct victim_mapping *m)
         mine[at] = (unsigned char)~mine[at];
     for (size_t at = 0; at < m->bytes; at += PAGE)
         wrong += mine[at] != (unsigned char)~m->base[at];
+    write_shared(m);
     printf("private wrong %zu\n", wrong + victim_wrong_pages(m));
     munmap(mine, m->bytes);
 }

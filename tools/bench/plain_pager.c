@@ -166,6 +166,12 @@ uint32_t mp_pager_prefetch_room(const struct mp_pager *pager, uint32_t layer)
     return 0;
 }
 
+void mp_pager_foresee(struct mp_pager *pager, uint32_t layer, const uint32_t *experts,
+                      uint32_t count)
+{
+    (void)pager, (void)layer, (void)experts, (void)count;
+}
+
 void mp_pager_prefetch(struct mp_pager *pager, uint32_t layer, const uint32_t *experts,
                        uint32_t count)
 {

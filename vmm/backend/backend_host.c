@@ -30,9 +30,6 @@
 
 #define HUGE_PAGE_BYTES (UINT64_C(2) << 20)
 
-/* Left for everything else that the process maps. */
-#define MAPS_SPARE 4096
-
 struct host_backend {
     struct mp_backend super;
     uint64_t page_bytes, align_bytes;
@@ -224,7 +221,8 @@ static enum mp_status host_open(const struct mp_backend_config *config, struct m
         .granule_bytes = host->page_bytes,
         .alias_align_bytes = host->align_bytes,
         .frame_bytes_max = UINT64_C(1) << 46,
-        .frames_max = maps > 2 * MAPS_SPARE ? (uint32_t)(maps - MAPS_SPARE) : MAPS_SPARE,
+        .frames_max = maps > 2 * MP_MEMORY_MAPS_SPARE ? (uint32_t)(maps - MP_MEMORY_MAPS_SPARE)
+                                                      : MP_MEMORY_MAPS_SPARE,
         .tiers = 1u << MP_TIER_DEVICE | 1u << MP_TIER_HOST,
         .layouts = 1u << MP_LAYOUT_FILE | 1u << MP_LAYOUT_PACKED,
         .cpu_access = true,

@@ -264,3 +264,12 @@ bool mp_memory_maps_read(const char *root, uint64_t *count_p, uint64_t *max_p)
     *max_p = max;
     return true;
 }
+
+uint64_t mp_memory_maps_left(void)
+{
+    uint64_t maps, maps_max;
+
+    if (!mp_memory_maps_read("", &maps, &maps_max))
+        return UINT64_MAX;
+    return maps_max > maps + MP_MEMORY_MAPS_SPARE ? maps_max - maps - MP_MEMORY_MAPS_SPARE : 0;
+}

@@ -38,4 +38,10 @@ uint64_t mp_memory_room_beside(const struct mp_memory_room *room, uint64_t weigh
  */
 bool mp_memory_maps_read(const char *root, uint64_t *count_p, uint64_t *max_p);
 
+/* Mappings that are left to whoever else in the process needs some. */
+#define MP_MEMORY_MAPS_SPARE 4096
+
+/* Mappings that the kernel still has for this process, less those; UINT64_MAX: unknown. */
+uint64_t mp_memory_maps_left(void);
+
 #endif

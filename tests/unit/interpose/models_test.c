@@ -260,7 +260,11 @@ static void files_of_several_have_several_names(void)
 /* What the others have not filled yet is theirs all the same. */
 static void budgets_of_others_are_counted(void)
 {
-    struct mp_paged paged = { .budget_bytes = 1000, .counters = { .resident_peak_bytes = 300 } };
+    struct mp_unit units[8] = { { .piece_count = 2 }, { .piece_count = 3 } };
+    struct mp_paged paged = { .budget_bytes = 1000,
+                              .counters = { .resident_peak_bytes = 300 },
+                              .experts = { .layers = 2, .experts = 4, .units = units },
+                              .plan = { .slot_bytes_max = 250 } };
     struct mp_paged_others beside = { 0 };
 
     mp_paged_add_other(NULL, &beside);
@@ -269,6 +273,12 @@ static void budgets_of_others_are_counted(void)
     mp_paged_add_other(&paged, &beside);
     CHECK_EQ(beside.budget_bytes, 2000);
     CHECK_EQ(beside.empty_bytes, 700);
+    CHECK_EQ(beside.maps, 5); /* two units, which are no more than there are pieces */
+    for (uint32_t u = 0; u < 8; u++)
+        units[u].piece_count = 3;
+    paged.counters.resident_peak_bytes = 500;
+    mp_paged_add_other(&paged, &beside);
+    CHECK_EQ(beside.maps, 5 + 2 * 3 * 2);
 }
 
 /* A size is for all of them, first come; the last case, with a budget of its own. */
