@@ -330,8 +330,10 @@ struct mp_partition_ops {
     /* quota[l] := slots of layer l for l < layers; the sum must not exceed shape->slots. */
     void (*quota)(struct mp_policy *policy, const struct mp_shape *shape, uint32_t *quota);
 
-    /* Optional. Write the experts to load before the first layer, the most important first, each at
-     * most once, up to shape->slots; return their number. Those without a slot are skipped. */
+    /* Optional. Write the experts to load before the first layer, and again after each revise, the
+     * most important first, each at most once, up to shape->slots, or where shape->slices > 1 so
+     * many times as many; return their number. Those without a slot are skipped. After a revise
+     * only the room that it has made is filled. */
     uint32_t (*first)(struct mp_policy *policy, const struct mp_shape *shape, uint32_t *ids);
 
     /* Optional: called with the number of experts that a layer needed and how many were resident.
@@ -363,6 +365,15 @@ struct mp_partition_ops {
      * slots that the quotas leave. */
     void (*retained)(struct mp_policy *policy, const struct mp_shape *shape, uint32_t *retained);
 };
+
+/* The most experts that first() may name. */
+static inline uint64_t mp_partition_first_max(const struct mp_shape *shape)
+{
+    const uint64_t all = (uint64_t)shape->layers * shape->experts;
+    const uint64_t most = (uint64_t)shape->slots * (shape->slices > 1 ? shape->slices : 1);
+
+    return most < all ? most : all;
+}
 
 /* ---- lists of built-in policies, and a chosen set ---- */
 

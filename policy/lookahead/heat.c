@@ -14,8 +14,8 @@
 
 #define WAYS 4u
 #define PLACES_MAX 4096u
-#define SEEN_MOST 64u /* then all counts of the place are halved */
-#define DOUBT 1.5f    /* occurrences of another kind that are assumed: one is no certainty */
+#define SEEN_MOST MP_HEAT_SEEN_MAX /* then all counts of the place are halved */
+#define DOUBT 1.5f /* occurrences of another kind that are assumed: one is no certainty */
 #define NOBODY UINT32_MAX
 
 struct entry {
@@ -30,6 +30,13 @@ struct mp_heat {
     struct entry *entry;    // (sets, WAYS, layers, entries)
     void *block;
 };
+
+_Static_assert((PLACES_MAX / WAYS + 1) * WAYS <= MP_HEAT_PLACES_MAX, "the header's bound holds");
+
+uint32_t mp_heat_entries(const struct mp_heat_shape *shape)
+{
+    return 2 * shape->top_k < shape->experts ? 2 * shape->top_k : shape->experts;
+}
 
 static void take_arrays(struct mp_heat *heat, struct mp_arena *arena)
 {
@@ -53,7 +60,7 @@ enum mp_status mp_heat_create(const struct mp_heat_shape *shape, struct mp_heat 
         return mp_fail_no_memory("the lookahead", sizeof(*heat));
     heat->shape = *shape;
     heat->sets = places / WAYS + 1;
-    heat->entries = 2 * shape->top_k < shape->experts ? 2 * shape->top_k : shape->experts;
+    heat->entries = mp_heat_entries(shape);
     take_arrays(heat, &arena);
     status = mp_arena_open(&arena, "the lookahead");
     if (status != MP_OK) {
@@ -172,6 +179,53 @@ void mp_heat_add(const struct mp_heat *heat, uint32_t layer, uint32_t id, float 
 
         if (entry[i].count > 0)
             share[entry[i].expert] = 1 - (1 - share[entry[i].expert]) * (1 - weight * p);
+    }
+}
+
+uint32_t mp_heat_places(const struct mp_heat *heat)
+{
+    return heat->sets * WAYS;
+}
+
+bool mp_heat_get(const struct mp_heat *heat, uint32_t place, struct mp_heat_row *row)
+{
+    const struct entry *entry = entries_of(heat, place, 0);
+
+    mp_assert(place < mp_heat_places(heat));
+    if (heat->id[place] == NOBODY)
+        return false;
+    row->id = (float)heat->id[place];
+    row->seen = (float)heat->seen[place];
+    for (size_t i = 0; i < (size_t)heat->shape.layers * heat->entries; i++) {
+        row->expert[i] = entry[i].expert;
+        row->count[i] = entry[i].count;
+    }
+    return true;
+}
+
+/* A whole number from 0 to `most`; 0 for what is none. */
+static uint32_t whole(float value, uint32_t most)
+{
+    return value >= 0 && value <= (float)most ? (uint32_t)value : 0;
+}
+
+void mp_heat_put(struct mp_heat *heat, const struct mp_heat_row *row)
+{
+    const uint32_t id = whole(row->id, heat->shape.vocab - 1);
+    const uint32_t seen = whole(row->seen, SEEN_MOST);
+    uint32_t place;
+    struct entry *entry;
+
+    if (seen == 0 || find(heat, id) != NOBODY)
+        return;
+    place = make_place(heat, id);
+    if (place == NOBODY)
+        return;
+    heat->seen[place] = seen;
+    entry = entries_of(heat, place, 0);
+    for (size_t i = 0; i < (size_t)heat->shape.layers * heat->entries; i++) {
+        entry[i].expert = (uint16_t)whole(row->expert[i], heat->shape.experts - 1);
+        entry[i].count = (uint16_t)whole(row->count[i], seen);
     }
 }
 

@@ -58,6 +58,7 @@ struct fixed_point {
     double *late;               // (4 * layers): scratch
     uint32_t *moved;            // (3 * layers): scratch
     uint32_t *order;            // (experts): scratch
+    uint32_t *tops;             // (layers, experts): scratch
     uint32_t *rank;             // (experts): scratch
     uint32_t *uses;             // (experts): scratch
     uint64_t *key;              // (experts): scratch
@@ -81,6 +82,7 @@ static void fixed_point_take(struct mp_policy *policy, const struct mp_shape *sh
     self->late = mp_arena_take(arena, 4 * layers, sizeof(double));
     self->moved = mp_arena_take(arena, 3 * layers, sizeof(uint32_t));
     self->order = mp_arena_take(arena, experts, sizeof(uint32_t));
+    self->tops = mp_arena_take(arena, layers * experts, sizeof(uint32_t));
     self->rank = mp_arena_take(arena, experts, sizeof(uint32_t));
     self->uses = mp_arena_take(arena, experts, sizeof(uint32_t));
     self->key = mp_arena_take(arena, experts, sizeof(uint64_t));
@@ -186,6 +188,41 @@ static void rank_layer(struct fixed_point *self, uint32_t layer)
         self->rank[self->order[r]] = r;
 }
 
+/* Experts of which the layer's slots hold the part that is retained. */
+static uint32_t kept_of(const struct fixed_point *self, const struct mp_shape *shape,
+                        uint32_t layer)
+{
+    const uint32_t slices = shape->slices > 1 ? shape->slices : 1;
+    const uint64_t kept = (uint64_t)self->slots[layer] * slices / self->retained[layer];
+
+    return kept < shape->experts ? (uint32_t)kept : shape->experts;
+}
+
+/* The experts that each layer keeps now, by priority, those of rank 0 of all layers first. Before
+ * the first layer none has been used. */
+static uint32_t fixed_point_first(struct mp_policy *policy, const struct mp_shape *shape,
+                                  uint32_t *ids)
+{
+    struct fixed_point *self = (struct fixed_point *)policy;
+    const uint64_t most = mp_partition_first_max(shape);
+    const uint32_t experts = shape->experts;
+    uint32_t count = 0;
+
+    for (uint32_t l = 0; l < shape->layers; l++) {
+        rank_layer(self, l);
+        memcpy(self->tops + (size_t)l * experts, self->order, experts * sizeof(uint32_t));
+    }
+    for (uint32_t r = 0; r < experts; r++) {
+        for (uint32_t l = 0; l < shape->layers; l++) {
+            const uint32_t id = l * experts + self->tops[(size_t)l * experts + r];
+
+            if (r < kept_of(self, shape, l) && self->priority.count[id] > 0 && count < most)
+                ids[count++] = id;
+        }
+    }
+    return count;
+}
+
 /* One token: what was active, and where what had been predicted for it stood. */
 static void count_token(struct fixed_point *self, uint32_t layer, uint32_t k,
                         const uint32_t *chosen, const uint32_t *forecast)
@@ -269,6 +306,7 @@ const struct mp_partition_ops mp_partition_fixed_point = {
     .create = fixed_point_create,
     .destroy = mp_policy_free,
     .quota = fixed_point_quota,
+    .first = fixed_point_first,
     .revise = fixed_point_revise,
     .due = fixed_point_due,
     .predicted = fixed_point_predicted,

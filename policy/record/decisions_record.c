@@ -253,9 +253,10 @@ static uint32_t first(struct mp_policy *policy, const struct mp_shape *shape, ui
 
     put_call(log, &args);
     count = log->inner.partition_ops->first(log->inner.partition, shape, ids);
-    put_result(log, (struct mp_call_result){ .number = count,
-                                             .list = ids,
-                                             .list_count = count <= shape->slots ? count : 0 });
+    put_result(log, (struct mp_call_result){
+                        .number = count,
+                        .list = ids,
+                        .list_count = count <= mp_partition_first_max(shape) ? count : 0 });
     return count;
 }
 

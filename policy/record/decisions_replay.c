@@ -85,14 +85,15 @@ static void call_partition(struct mp_log_replay *r, const struct mp_call_args *a
                            struct mp_call_result *got)
 {
     const struct mp_partition_ops *ops = r->set.partition_ops;
-    const uint32_t layers = r->shape.layers, ids = layers * r->shape.experts;
-    const uint32_t first_max = args->slots < ids ? args->slots : ids;
-    uint32_t *list =
-        mp_code_room(&r->code, args->call == MP_CALL_FIRST ? first_max : layers, sizeof(uint32_t));
+    const uint32_t layers = r->shape.layers;
+    uint32_t first_max, *list;
 
+    r->shape.slots = args->slots;
+    first_max = (uint32_t)mp_partition_first_max(&r->shape);
+    list =
+        mp_code_room(&r->code, args->call == MP_CALL_FIRST ? first_max : layers, sizeof(uint32_t));
     if (list == NULL)
         return;
-    r->shape.slots = args->slots;
     r->shape.expert_bytes = args->expert_bytes;
     got->list = list;
     if (args->call == MP_CALL_FIRST) {

@@ -249,7 +249,7 @@ static void load_first(struct mp_replay_run *run, struct mp_replay_result *resul
     const uint32_t ids = run->trace->layers * run->trace->experts;
     uint32_t count = ops->first(run->policies.partition, &run->shape, run->scratch);
 
-    if (count > run->shape.slots)
+    if (count > mp_partition_first_max(&run->shape))
         return;
     for (uint32_t i = 0; i < count; i++) {
         const uint32_t id = run->scratch[i];

@@ -248,7 +248,7 @@ static const struct {
     { "prefetch impact", UINT64_C(0xcb956039c3fc7945) },
     { "prefetch window", UINT64_C(0x60c04edd418055df) },
     { "prefetch presched", UINT64_C(0xc936be3f5ea078cc) },
-    { "prefetch idle", UINT64_C(0xf555874e48c5d4ef) },
+    { "prefetch idle", UINT64_C(0x7323ea9f7e7f79b8) },
     { "evict lru", UINT64_C(0x2f4ffad24e747cea) },
     { "evict lfu", UINT64_C(0x88974ef5b011025a) },
     { "evict random", UINT64_C(0xae3c628be90fe263) },
@@ -271,7 +271,7 @@ static const struct {
     { "partition hot-table", UINT64_C(0x6ca07e8f7ec719dd) },
     { "partition static-layers", UINT64_C(0x815dac7edc3afb87) },
     { "partition adapmoe", UINT64_C(0x57568434b1d168be) },
-    { "partition fixed-point", UINT64_C(0x6002509d49dceaf4) },
+    { "partition fixed-point", UINT64_C(0x4398f36a3452293e) },
 };
 
 static uint64_t pinned_of(const char *name)

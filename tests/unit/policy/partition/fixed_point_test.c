@@ -183,6 +183,29 @@ static void theta_follows_from_the_window(void)
     free(block);
 }
 
+/* After a revision: of each layer as many as its slots hold, each once, that was used; first the
+ * best of every layer. */
+static void check_tops(const struct mp_partition_ops *ops, struct mp_policy *policy,
+                       const struct mp_shape *shape, const uint32_t *quota)
+{
+    uint32_t ids[64], held[4] = { 0 };
+    uint8_t named[64] = { 0 };
+    const uint32_t count = ops->first(policy, shape, ids);
+
+    CHECK(count > 12 && count <= shape->slots);
+    for (uint32_t i = 0; i < count; i++) {
+        CHECK(ids[i] < 64 && !named[ids[i]]);
+        named[ids[i]] = 1;
+        held[ids[i] / 16]++;
+    }
+    for (uint32_t l = 0; l < 4; l++) {
+        CHECK_EQ(ids[l] / 16, l);
+        CHECK(held[l] <= quota[l]);
+        CHECK_EQ(held[l], l == 3 && quota[3] > 2 ? 2 : quota[l]);
+    }
+    CHECK(named[3 * 16] && named[3 * 16 + 8]);
+}
+
 /* Feed one partition with random routing; its shares must keep their sum. */
 static void fixed_point_learns_and_keeps_the_sum(void)
 {
@@ -207,6 +230,7 @@ static void fixed_point_learns_and_keeps_the_sum(void)
     ops->quota(policy, &shape, quota);
     for (uint32_t l = 0; l < 4; l++)
         CHECK_EQ(quota[l], 6);
+    CHECK_EQ(ops->first(policy, &shape, quota), 0); /* none has been used */
     for (uint32_t round = 0; round < 200; round++) {
         for (uint32_t l = 0; l < 4; l++) {
             const uint32_t tokens = 1 + round % 3;
@@ -243,6 +267,7 @@ static void fixed_point_learns_and_keeps_the_sum(void)
     /* 400 tokens; each run is due 50 tokens after the last, tokens come in threes at most. */
     CHECK(revisions >= 6 && revisions <= 8);
     CHECK(quota[3] < 6); /* two experts always: more slots than a few are worth nothing to it */
+    check_tops(ops, policy, &shape, quota);
     ops->retained(policy, &shape, retained);
     for (uint32_t l = 0; l < 4; l++)
         CHECK_EQ(retained[l], 1); /* units are whole */

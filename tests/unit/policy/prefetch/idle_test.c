@@ -106,14 +106,15 @@ static void idle_learns_from_every_layer(void)
 }
 
 /* Layer 0 guesses the best expert of layer 1, 7, which then chooses that or another one. */
-static void guess(struct mp_policy *policy, const struct mp_costs *costs, bool right)
+static uint32_t guess(struct mp_policy *policy, const struct mp_costs *costs, bool right,
+                      uint32_t count)
 {
-    static const float scores[EXPERTS] = { [7] = 1 };
+    static const float scores[2 * EXPERTS] = { [7] = 1, [EXPERTS + 7] = 1 };
     static const uint8_t absent[EXPERTS] = { 0 }, resident[1] = { 1 };
     static const uint32_t tokens[1] = { 1 }, who[1] = { TEST_DEVICE };
     const struct mp_assign_facts current = facts_of(1, tokens, resident, costs);
     const struct mp_prefetch_facts facts = { .target_layer = 1,
-                                             .tokens = 1,
+                                             .tokens = count,
                                              .experts = EXPERTS,
                                              .k = 1,
                                              .scores = scores,
@@ -122,12 +123,13 @@ static void guess(struct mp_policy *policy, const struct mp_costs *costs, bool r
                                              .distance = 1,
                                              .current = &current,
                                              .executors = who };
-    const uint32_t first[1] = { 0 }, second[1] = { right ? 7 : 0 };
+    const uint32_t first[2] = { 0 }, second[2] = { right ? 7 : 0, 0 };
     uint32_t wanted[EXPERTS];
+    const uint32_t named = mp_prefetch_idle.choose(policy, &facts, wanted);
 
-    CHECK_EQ(mp_prefetch_idle.choose(policy, &facts, wanted), 1);
-    mp_prefetch_idle.observe(policy, 0, 1, 1, first);
-    mp_prefetch_idle.observe(policy, 1, 1, 1, second);
+    mp_prefetch_idle.observe(policy, 0, count, 1, first);
+    mp_prefetch_idle.observe(policy, 1, count, 1, second);
+    return named;
 }
 
 /*
@@ -148,19 +150,42 @@ static void idle_averages_over_64_layers_and_probes_one_of_17(void)
     CHECK(ops->wants(policy, 0, 1));
     for (; layers < 2 * 1000; layers += 2) {
         CHECK_EQ(ops->wants(policy, 0, 1), layers < 2 * 45 || layers % 17 == 0);
-        guess(policy, &costs, false);
+        CHECK_EQ(guess(policy, &costs, false, 1), 1);
     }
     for (uint32_t n = 0; n < 40; n++, layers += 2) {
         CHECK_EQ(ops->wants(policy, 0, 1), n >= 23 || layers % 17 == 0);
-        guess(policy, &costs, true);
+        CHECK_EQ(guess(policy, &costs, true, 1), 1);
     }
     ops->destroy(policy);
+}
+
+/*
+ * Of a load of 100 the link has time for 30 before the next layer. That pays if more than 70 % of
+ * first guesses are right: the share begins with a half and is an average over 64, so that
+ * 1 - 0.5 * (63/64)^n is more after 33 right ones, and less after a wrong one.
+ */
+static void idle_begins_a_load_that_it_cannot_end_if_guesses_are_right(void)
+{
+    const struct mp_costs costs = { TEST_THREE_EXECUTORS, .load_ns = 100, .layer_ns = 30 };
+    const struct mp_shape shape = { .layers = 2, .experts = EXPERTS, .top_k = 1, .costs = &costs };
+    struct mp_policy *policy;
+
+    CHECK_EQ(mp_prefetch_idle.create(NULL, &shape, &policy), MP_OK);
+    for (uint32_t n = 0; n < 33; n++)
+        CHECK_EQ(guess(policy, &costs, true, 2), 0);
+    CHECK_EQ(guess(policy, &costs, true, 1), 0); /* not for one token */
+    CHECK_EQ(guess(policy, &costs, false, 2), 1);
+    CHECK_EQ(guess(policy, &costs, true, 2), 0);
+    CHECK_EQ(guess(policy, &costs, false, 2), 1);
+    CHECK_EQ(guess(policy, &costs, false, 2), 0);
+    mp_prefetch_idle.destroy(policy);
 }
 
 int main(void)
 {
     RUN(idle_prefetches_only_into_idle_time);
     RUN(idle_learns_from_every_layer);
+    RUN(idle_begins_a_load_that_it_cannot_end_if_guesses_are_right);
     RUN(idle_averages_over_64_layers_and_probes_one_of_17);
     return 0;
 }
