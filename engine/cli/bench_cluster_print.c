@@ -118,6 +118,12 @@ void mp_bench_print_json(const struct mp_bench_cluster *bench, const struct mp_r
     mp_json_put_f64(&json, "wait_s", (double)r->wait_ns / 1e9);
     mp_json_put_u64(&json, "kept", r->kept);
     mp_json_put_u64(&json, "migrations", r->migrations);
+    mp_json_put_u64(&json, "fetched", r->fetched);
+    mp_json_put_u64(&json, "fetched_bytes", r->fetched_bytes);
+    mp_json_put_u64(&json, "lent", r->lent);
+    mp_json_put_u64(&json, "read_bytes", r->read_bytes);
+    mp_json_put_f64(&json, "fetch_us", r->fetch_ns / 1e3);
+    mp_json_put_f64(&json, "fill_us", r->fill_ns / 1e3);
     put_costs(bench, &json, r);
     mp_json_put_u64(&json, "lost", r->lost);
     mp_json_put_u64(&json, "returned", r->returned);
@@ -139,10 +145,11 @@ void mp_bench_print_text(const struct mp_bench_cluster *bench, const struct mp_r
 
     printf("rank %" PRIu64 ": %u requests, %.1f %% of rows computed here, %" PRIu64
            " calls, %" PRIu64 " served, %.1f MB sent, %" PRIu64
-           " computed again, %u migrations, %u "
-           "experts kept%s\n",
+           " computed again, %u migrations, %u experts kept, %" PRIu64
+           " (%.1f MB) out of others' memory, %.1f MB from files%s\n",
            rank_number(bench), bench->done, 100 * share(r), r->calls, r->served,
-           (double)r->sent_bytes / 1e6, r->redone, r->migrations, r->kept,
+           (double)r->sent_bytes / 1e6, r->redone, r->migrations, r->kept, r->fetched,
+           (double)r->fetched_bytes / 1e6, (double)r->read_bytes / 1e6,
            bench->c.transport->survives ? "" : " (this MPI ends all ranks when one dies)");
     for (uint32_t i = 0; i < count; i++) {
         sum += all[i].failed ? 0 : all[i].end_s - all[i].arrival_s;

@@ -7,6 +7,7 @@
 #include <math.h>
 #include <string.h>
 
+#include "engine/cluster/hash.h"
 #include "vmm/base/compiler.h"
 #include "vmm/base/error.h"
 
@@ -62,18 +63,22 @@ enum mp_status mp_message_bytes_max(const struct mp_message_limits *limits, uint
         stats_bytes(limits),
         place_bytes(limits),
         sizeof(struct mp_message_head) + RESULTS_MAX * sizeof(struct mp_message_result),
+        sizeof(struct mp_message_head) + ids(limits) * sizeof(struct mp_message_copy),
+        sizeof(struct mp_message_head) + sizeof(uint64_t) + limits->expert_bytes,
     };
     uint64_t most = 0;
 
     /* Each factor is below 2^21, so that no product wraps. */
     for (size_t i = 0; i < MP_ARRAY_LEN(sizes); i++)
         most = sizes[i] > most ? sizes[i] : most;
-    if (limits->hidden >= 1u << 21 || rows >= 1u << 21 || limits->ranks >= 1u << 10 ||
-        ids(limits) >= UINT64_C(1) << 25 || most >= BYTES_MAX)
-        return mp_fail(MP_ERR_CONFIG, "E_CLUSTER_SIZE",
-                       "%u tokens with %u experts of %u values each do not fit into a message of "
-                       "2 GiB; lower --prefill-tokens",
-                       limits->tokens_max, limits->top_k, limits->hidden);
+    if (limits->expert_bytes >= BYTES_MAX || limits->hidden >= 1u << 21 || rows >= 1u << 21 ||
+        limits->ranks >= 1u << 10 || ids(limits) >= UINT64_C(1) << 25 || most >= BYTES_MAX)
+        return mp_fail(
+            MP_ERR_CONFIG, "E_CLUSTER_SIZE",
+            "%u tokens with %u experts of %u values each, or an expert of %llu bytes, do "
+            "not fit into a message of 2 GiB; lower --prefill-tokens",
+            limits->tokens_max, limits->top_k, limits->hidden,
+            (unsigned long long)limits->expert_bytes);
     *bytes_p = most;
     return MP_OK;
 }
@@ -243,6 +248,73 @@ static enum mp_status parse_result(const char *body, struct mp_message *message)
     return check_bytes(head, sizeof(*head) + head->id * sizeof(struct mp_message_result));
 }
 
+/* An id of a list, in its order. */
+static enum mp_status check_id(const struct mp_message_head *head,
+                               const struct mp_message_limits *limits, uint32_t id,
+                               const uint32_t *before)
+{
+    if (id >= ids(limits))
+        return bad(head, "an expert", id, ids(limits));
+    if (before != NULL && id <= *before)
+        return bad(head, "the order of experts", id, *before);
+    return MP_OK;
+}
+
+static enum mp_status parse_leave(const struct mp_message_limits *limits, const char *body,
+                                  struct mp_message *message)
+{
+    const struct mp_message_head *head = message->head;
+    enum mp_status status =
+        check_bytes(head, sizeof(*head) + (uint64_t)head->groups * sizeof(uint32_t));
+
+    message->leaving = (const void *)body;
+    for (uint32_t i = 0; i < head->groups && status == MP_OK; i++)
+        status =
+            check_id(head, limits, message->leaving[i], i > 0 ? &message->leaving[i - 1] : NULL);
+    return status;
+}
+
+static enum mp_status parse_have(const struct mp_message_limits *limits, const char *body,
+                                 struct mp_message *message)
+{
+    const struct mp_message_head *head = message->head;
+    enum mp_status status =
+        check_bytes(head, sizeof(*head) + (uint64_t)head->groups * sizeof(struct mp_message_copy));
+
+    message->copies = (const void *)body;
+    for (uint32_t i = 0; i < head->groups && status == MP_OK; i++)
+        status = check_id(head, limits, message->copies[i].id,
+                          i > 0 ? &message->copies[i - 1].id : NULL);
+    return status;
+}
+
+static enum mp_status parse_fetch(const struct mp_message_limits *limits,
+                                  const struct mp_message_head *head)
+{
+    if (head->groups >= limits->experts)
+        return bad(head, "an expert", head->groups, limits->experts);
+    return check_bytes(head, sizeof(*head));
+}
+
+static enum mp_status parse_bytes(const struct mp_message_limits *limits, const char *body,
+                                  struct mp_message *message)
+{
+    const struct mp_message_head *head = message->head;
+    const uint64_t before = sizeof(*head) + sizeof(uint64_t);
+    uint64_t hash;
+
+    if (head->groups >= limits->experts)
+        return bad(head, "an expert", head->groups, limits->experts);
+    if (head->bytes <= before || head->bytes - before > limits->expert_bytes)
+        return bad(head, "the length", head->bytes, before + limits->expert_bytes);
+    message->hash = (const void *)body;
+    message->bytes = body + sizeof(uint64_t);
+    message->bytes_count = head->bytes - before;
+    hash = mp_hash_bytes(message->bytes, message->bytes_count);
+    return hash == *message->hash ? MP_OK
+                                  : bad(head, "the hash of its bytes", hash, *message->hash);
+}
+
 enum mp_status mp_message_parse(const void *data, size_t bytes,
                                 const struct mp_message_limits *limits,
                                 struct mp_message *message_p)
@@ -269,6 +341,10 @@ enum mp_status mp_message_parse(const void *data, size_t bytes,
     case MP_MESSAGE_STATS: return parse_stats(limits, body, message_p);
     case MP_MESSAGE_PLACE: return parse_place(limits, body, message_p);
     case MP_MESSAGE_RESULT: return parse_result(body, message_p);
+    case MP_MESSAGE_LEAVE: return parse_leave(limits, body, message_p);
+    case MP_MESSAGE_HAVE: return parse_have(limits, body, message_p);
+    case MP_MESSAGE_FETCH: return parse_fetch(limits, head);
+    case MP_MESSAGE_BYTES: return parse_bytes(limits, body, message_p);
     default: return check_bytes(head, sizeof(*head));
     }
 }

@@ -16,23 +16,28 @@
  */
 #define MP_MESSAGE_MAGIC 0x3143504du /* "MPC1" */
 
-#define MP_MESSAGE_MAP(X)                                                    \
-    X(HELLO, "hello")   /* who is there, with which model: the first one */  \
-    X(CALL, "call")     /* rows for experts */                               \
-    X(REPLY, "reply")   /* their results */                                  \
-    X(REFUSE, "refuse") /* there will be none */                             \
-    X(BEAT, "beat")     /* still here */                                     \
-    X(STATS, "stats")   /* what was used since the last one */               \
-    X(PLACE, "place")   /* a placement, to be copied */                      \
-    X(READY, "ready")   /* it is */                                          \
-    X(SWITCH, "switch") /* from now on it is in use */                       \
-    X(RESULT, "result") /* of a rank's own requests */                       \
-    X(DONE, "done")     /* nothing will be asked any more */                 \
-    X(GATE, "gate")     /* nothing is under way here: ranks may come back */ \
-    X(OPEN, "open")     /* all have said so */                               \
-    X(WANT, "want")     /* no request is left here: is there one to take? */ \
-    X(TAKE, "take")     /* one: its number is the id */                      \
-    X(STAY, "stay")     /* not all have */
+#define MP_MESSAGE_MAP(X)                                                     \
+    X(HELLO, "hello")    /* who is there, with which model: the first one */  \
+    X(CALL, "call")      /* rows for experts */                               \
+    X(REPLY, "reply")    /* their results */                                  \
+    X(REFUSE, "refuse")  /* there will be none */                             \
+    X(BEAT, "beat")      /* still here */                                     \
+    X(STATS, "stats")    /* what was used since the last one */               \
+    X(PLACE, "place")    /* a placement, to be copied */                      \
+    X(READY, "ready")    /* it is */                                          \
+    X(SWITCH, "switch")  /* from now on it is in use */                       \
+    X(RESULT, "result")  /* of a rank's own requests */                       \
+    X(DONE, "done")      /* nothing will be asked any more */                 \
+    X(GATE, "gate")      /* nothing is under way here: ranks may come back */ \
+    X(OPEN, "open")      /* all have said so */                               \
+    X(WANT, "want")      /* no request is left here: is there one to take? */ \
+    X(TAKE, "take")      /* one: its number is the id */                      \
+    X(STAY, "stay")      /* not all have */                                   \
+    X(GIVEUP, "give up") /* a placement will not be in use */                 \
+    X(LEAVE, "leave")    /* experts that are to leave memory here */          \
+    X(HAVE, "have")      /* of those, what is in memory here */               \
+    X(FETCH, "fetch")    /* one expert's bytes, please */                     \
+    X(BYTES, "bytes")    /* they are these */
 
 enum mp_message_kind {
 #define X(upper, text) MP_MESSAGE_##upper,
@@ -45,16 +50,19 @@ const char *mp_message_kind_name(enum mp_message_kind kind);
 
 struct mp_message_head {
     uint32_t magic, kind;
-    uint32_t bytes; /* of the message, with this head */
-    uint32_t epoch; /* of the sender's placement; GATE, OPEN, STAY: number of the attempt */
-    uint64_t id;    /* of the call; RESULT: number of requests; TAKE: the request */
-    uint32_t layer; /* of CALL and REPLY */
-    uint32_t groups, tokens, rows;
+    uint32_t bytes;  /* of the message, with this head */
+    uint32_t epoch;  /* of the sender's placement; GATE, OPEN, STAY: number of the attempt; LEAVE,
+                        HAVE: of the move */
+    uint64_t id;     /* of the call; RESULT: number of requests; TAKE: the request */
+    uint32_t layer;  /* of CALL, REPLY, FETCH and BYTES */
+    uint32_t groups; /* CALL, LEAVE, HAVE: experts; FETCH, BYTES: the expert */
+    uint32_t tokens, rows;
 };
 
 /* What numbers can be. */
 struct mp_message_limits {
     uint32_t ranks, layers, experts, top_k, hidden, tokens_max;
+    uint64_t expert_bytes; /* of the largest one */
 };
 
 /* One expert of a call and its rows, (token, rank) as token * top_k + rank. */
@@ -84,6 +92,12 @@ struct mp_message_stats {
     double seconds, steps, load_s;
 };
 
+/* An expert in memory, by id, and mp_hash_bytes() of it. */
+struct mp_message_copy {
+    uint32_t id, zero;
+    uint64_t hash;
+};
+
 /* A checked message; the pointers are into its bytes. */
 struct mp_message {
     const struct mp_message_head *head;
@@ -96,6 +110,11 @@ struct mp_message {
     const double *call_s, *row_s;            // (ranks): STATS, finite, >= 0
     const uint16_t *device;                  // (ranks, layers, experts): PLACE, 0 or 1
     const struct mp_message_result *results; // (head->id)
+    const uint32_t *leaving;                 // (head->groups): LEAVE, ids, ascending
+    const struct mp_message_copy *copies;    // (head->groups): HAVE, ascending by id
+    const uint64_t *hash;                    // BYTES: mp_hash_bytes() of what follows
+    const void *bytes;                       // BYTES: (bytes_count), checked against that
+    uint64_t bytes_count;                    // >= 1
 };
 
 /* Bytes of a message; those of CALL and REPLY that the limits allow are below 2^31. */

@@ -4,38 +4,15 @@
  */
 #include <string.h>
 
+#include "engine/cluster/hash.h"
 #include "engine/cluster/rank.h"
 
 /* Experts of which samples are taken, and bytes of each of their pieces. */
 #define SAMPLES 4096u
 #define SAMPLE_BYTES 64u
 
-static void hash_word(uint64_t *hash, uint64_t word)
-{
-    const uint64_t product = (*hash ^ word) * UINT64_C(0x9e3779b97f4a7c15);
-
-    *hash = product ^ product >> 32;
-}
-
-/* Eight bytes at a time: what is in RAM can be many GiB. */
-static void hash_bytes(uint64_t *hash, const void *data, uint64_t bytes)
-{
-    const char *at = data;
-    uint64_t word;
-
-    hash_word(hash, bytes);
-    for (; bytes >= sizeof(word); at += sizeof(word), bytes -= sizeof(word)) {
-        memcpy(&word, at, sizeof(word));
-        hash_word(hash, word);
-    }
-    word = 0;
-    if (bytes > 0)
-        memcpy(&word, at, bytes);
-    hash_word(hash, word);
-}
-
 /* Members without the gaps between them. */
-#define HASH(member) hash_bytes(hash, &(member), sizeof(member))
+#define HASH(member) mp_hash_add(hash, &(member), sizeof(member))
 
 static void hash_positions(uint64_t *hash, const struct mp_model_config *m)
 {
@@ -79,10 +56,10 @@ static void hash_config(uint64_t *hash, const struct mp_model_config *m)
 static void hash_resident(uint64_t *hash, const struct mp_weights *weights, uint64_t hidden)
 {
     for (size_t i = 0; i < weights->part_count; i++)
-        hash_bytes(hash, (const char *)weights->block + weights->parts[i].offset_bytes,
-                   weights->parts[i].bytes);
+        mp_hash_add(hash, (const char *)weights->block + weights->parts[i].offset_bytes,
+                    weights->parts[i].bytes);
     /* Some families add 1 to norms when they are read. */
-    hash_bytes(hash, weights->final_norm.w, hidden * sizeof(float));
+    mp_hash_add(hash, weights->final_norm.w, hidden * sizeof(float));
 }
 
 /* Of each piece of an expert: some bytes at a place that differs from expert to expert. */
@@ -98,12 +75,12 @@ static enum mp_status hash_sample(uint64_t *hash, const struct mp_engine_config 
         const uint64_t bytes = piece->bytes < SAMPLE_BYTES ? piece->bytes : SAMPLE_BYTES;
         uint64_t place = number;
 
-        hash_word(&place, p);
+        mp_hash_word(&place, p);
         status =
             mp_files_read(config->files, piece->file,
                           piece->offset_bytes + place % (piece->bytes - bytes + 1), bytes, sample);
         if (status == MP_OK)
-            hash_bytes(hash, sample, bytes);
+            mp_hash_add(hash, sample, bytes);
     }
     return status;
 }
@@ -122,7 +99,7 @@ static enum mp_status hash_experts(uint64_t *hash, const struct mp_engine_config
         const struct mp_unit *unit = &weights->units[u];
 
         for (uint32_t p = 0; p < unit->piece_count; p++)
-            hash_word(hash, unit->pieces[p].bytes);
+            mp_hash_word(hash, unit->pieces[p].bytes);
         if (u % step == 0)
             status = hash_sample(hash, config, u);
     }

@@ -1,10 +1,11 @@
 /*
  * Messages over MPI: non-blocking sends and receives on a communicator of their own. With ULFM
  * (Open MPI 5 and later, mpirun --with-ft ulfm) an error is returned and names the rank that has
- * died; without, MPI ends the job. There is no collective call after the start but the restart of
+ * died; without, MPI ends the job. Collective calls after the start are the end, and the restart of
  * ranks that have died, for which the others meet (rank_restart.c). Then a new communicator has
  * the old ranks first and the new ones last, and `number` says who is who.
  */
+#include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -115,35 +116,6 @@ static int is_sending(const struct mp_mpi *mpi)
     return sent != NULL;
 }
 
-/*
- * With all ranks alive MPI_Finalize() waits for each of them. After a death it may wait for the
- * dead one for ever (Open MPI 5.0), so the process ends without; what was sent gets
- * CLOSE_NAPS to leave, and memory of which MPI may still read stays.
- */
-static void module_close(struct mp_mpi *mpi)
-{
-    const struct timespec nap = { .tv_nsec = 1000000 };
-    int naps = mpi != NULL && mpi->returned ? -LAST_NAPS : 0;
-
-    if (mpi == NULL)
-        return;
-    for (;;) {
-        mp_mpi_sweep(mpi);
-        if ((!is_sending(mpi) && naps >= 0) || (mpi->any_died && naps++ >= CLOSE_NAPS))
-            break;
-        nanosleep(&nap, NULL);
-    }
-    if (!mpi->any_died || !mpi->survives)
-        MPI_Finalize();
-    free(mpi->number);
-    free(mpi->place);
-    free(mpi->next);
-    free(mpi->under_way);
-    free(mpi->lost);
-    free(mpi->data);
-    free(mpi);
-}
-
 /* All ranks' communicator: of those that were started together, or of those who started this one
  * and it. */
 static int find_comm(struct mp_mpi *mpi)
@@ -203,6 +175,17 @@ static int take_numbers(struct mp_mpi *mpi)
     return code;
 }
 
+static void release(struct mp_mpi *mpi)
+{
+    free(mpi->number);
+    free(mpi->place);
+    free(mpi->next);
+    free(mpi->under_way);
+    free(mpi->lost);
+    free(mpi->data);
+    free(mpi);
+}
+
 static struct mp_mpi *module_open(char *error, size_t error_bytes)
 {
     struct mp_mpi *mpi = calloc(1, sizeof(*mpi));
@@ -235,12 +218,7 @@ static struct mp_mpi *module_open(char *error, size_t error_bytes)
         mp_mpi_fail(mpi, "the other ranks", code);
         snprintf(error, error_bytes, "%s", mpi->text);
     }
-    free(mpi->under_way);
-    free(mpi->lost);
-    free(mpi->number);
-    free(mpi->place);
-    free(mpi->next);
-    free(mpi);
+    release(mpi);
     return NULL;
 }
 
@@ -342,6 +320,59 @@ static enum mp_mpi_result module_poll(struct mp_mpi *mpi, size_t bytes_max, int 
         result = receive(mpi, bytes_max, &message, &status, data_p, bytes_p);
     }
     return result != MP_MPI_NONE ? result : say_lost(mpi, from_p);
+}
+
+/* Does everybody close? Whoever waits here has nothing more to send. */
+static int all_close(struct mp_mpi *mpi, MPI_Request *meeting)
+{
+    int code = MPI_SUCCESS, met = 0;
+
+    if (*meeting == MPI_REQUEST_NULL)
+        code = MPI_Ibarrier(mpi->comm, meeting);
+    if (code == MPI_SUCCESS)
+        code = MPI_Test(meeting, &met, MPI_STATUS_IGNORE);
+    if (code != MPI_SUCCESS)
+        mpi->any_died = 1;
+    return code == MPI_SUCCESS && met;
+}
+
+/* What others still send is taken, and dropped: a long message ends only when it is. */
+static void drop_arrivals(struct mp_mpi *mpi)
+{
+    enum mp_mpi_result result = MP_MPI_MESSAGE;
+    void *data = NULL;
+    size_t bytes = 0;
+    int from = 0;
+
+    while (result == MP_MPI_MESSAGE || result == MP_MPI_LOST)
+        result = module_poll(mpi, INT_MAX, &from, &data, &bytes);
+}
+
+/*
+ * With all ranks alive they meet when each has sent all it had, and MPI_Finalize() follows. After a
+ * death both may wait for the dead one for ever (Open MPI 5.0), so the process ends without; what
+ * was sent gets CLOSE_NAPS to leave, and memory of which MPI may still read stays.
+ */
+static void module_close(struct mp_mpi *mpi)
+{
+    const struct timespec nap = { .tv_nsec = 1000000 };
+    int naps = mpi != NULL && mpi->returned ? -LAST_NAPS : 0, met = 0;
+    MPI_Request meeting = MPI_REQUEST_NULL;
+
+    if (mpi == NULL)
+        return;
+    for (;;) {
+        drop_arrivals(mpi);
+        if (mpi->any_died && ((!is_sending(mpi) && naps >= 0) || naps++ >= CLOSE_NAPS))
+            break;
+        met = !mpi->any_died && !is_sending(mpi) && all_close(mpi, &meeting);
+        if (met)
+            break;
+        nanosleep(&nap, NULL);
+    }
+    if (met || !mpi->survives)
+        MPI_Finalize();
+    release(mpi);
 }
 
 static int module_rank(const struct mp_mpi *mpi)

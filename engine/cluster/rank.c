@@ -10,6 +10,7 @@
 #include "vmm/base/assert.h"
 #include "vmm/base/error.h"
 #include "vmm/base/log.h"
+#include "vmm/output/counters.h"
 
 #define BEAT_NS UINT64_C(1000000000)
 #define WAIT_NS UINT64_C(200000)
@@ -33,6 +34,7 @@ static void lose(struct mp_rank *rank, uint32_t peer, const char *why)
     rank->peer[peer].state = MP_PEER_LOST;
     rank->peer[peer].returning = false;
     rank->lost_ns = mp_rank_now_ns(rank);
+    rank->shrunk = true;
     if (rank->leaving && rank->peer[peer].done)
         return; /* it has left, as this one is about to */
     rank->report.lost++;
@@ -101,6 +103,11 @@ static enum mp_status take(struct mp_rank *rank, uint32_t from, const struct mp_
         rank->peer[from].ready |= message->head->epoch == rank->next_epoch;
         break;
     case MP_MESSAGE_SWITCH: mp_rank_take_switch(rank, message->head->epoch); break;
+    case MP_MESSAGE_GIVEUP: mp_rank_take_give_up(rank, message->head->epoch); break;
+    case MP_MESSAGE_LEAVE: mp_rank_take_leaving(rank, from, message); break;
+    case MP_MESSAGE_HAVE: mp_rank_take_copies(rank, from, message); break;
+    case MP_MESSAGE_FETCH: mp_rank_take_fetch(rank, from, message); break;
+    case MP_MESSAGE_BYTES: mp_rank_take_bytes(rank, from, message); break;
     case MP_MESSAGE_RESULT: return mp_rank_take_results(rank, message);
     case MP_MESSAGE_DONE: rank->peer[from].done = true; break;
     case MP_MESSAGE_WANT: mp_rank_take_want(rank, from); break;
@@ -277,15 +284,43 @@ static enum mp_status allocate(struct mp_rank *rank)
     rank->row_s = calloc(rank->ranks, rank->ranks * sizeof(double));
     rank->slots = calloc(rank->ranks, sizeof(uint32_t));
     rank->keeps = calloc(ids, 1);
+    rank->drops = calloc(ids, 1);
+    rank->seen = calloc(ids, 1);
+    rank->no_fetch = calloc(ids, 1);
+    rank->live = calloc(ids, sizeof(uint64_t));
+    rank->wanted = calloc(ids, sizeof(uint64_t));
+    rank->told = calloc(ids, sizeof(uint64_t));
+    rank->wanted_move = calloc(ids, sizeof(uint32_t));
+    rank->expert = malloc(l->expert_bytes);
     if (rank->peer == NULL || rank->where == NULL || rank->place == NULL || rank->served == NULL ||
         rank->out == NULL || rank->list == NULL || rank->list_tokens == NULL ||
         rank->list_ranks == NULL || rank->tokens == NULL || rank->calls == NULL ||
         rank->sum_tokens == NULL || rank->sum_calls == NULL || rank->rank_seconds == NULL ||
         rank->rank_steps == NULL || rank->call_s == NULL || rank->row_s == NULL ||
-        rank->slots == NULL || rank->keeps == NULL)
+        rank->slots == NULL || rank->keeps == NULL || rank->drops == NULL || rank->seen == NULL ||
+        rank->no_fetch == NULL || rank->live == NULL || rank->wanted == NULL ||
+        rank->told == NULL || rank->wanted_move == NULL || rank->expert == NULL)
         return mp_fail_no_memory("a rank", rank->message_bytes_max + rows * l->hidden * 4 +
                                                2 * rank->ranks * ids * sizeof(double));
     return allocate_peers(rank);
+}
+
+/* Bytes of the largest expert: its pieces, of all slices. */
+static uint64_t largest_expert(const struct mp_weights *weights, uint32_t experts)
+{
+    const uint32_t slices = weights->slices.count;
+    uint64_t most = 0;
+
+    for (uint32_t id = 0; id < experts; id++) {
+        uint64_t bytes = 0;
+
+        for (uint32_t u = id * slices; u < (id + 1) * slices; u++) {
+            for (uint32_t k = 0; k < weights->units[u].piece_count; k++)
+                bytes += weights->units[u].pieces[k].bytes;
+        }
+        most = bytes > most ? bytes : most;
+    }
+    return most;
 }
 
 enum mp_status mp_rank_create(const struct mp_rank_config *config, struct mp_rank **rank_p)
@@ -311,6 +346,7 @@ enum mp_status mp_rank_create(const struct mp_rank_config *config, struct mp_ran
         .top_k = m->experts_per_token,
         .hidden = m->hidden,
         .tokens_max = config->engine->tokens_max,
+        .expert_bytes = largest_expert(config->engine->weights, rank->ids),
     };
     mp_rank_fill_peers(rank);
     status = mp_message_bytes_max(&rank->limits, &rank->message_bytes_max);
@@ -352,6 +388,14 @@ void mp_rank_destroy(struct mp_rank *rank)
     free(rank->row_s);
     free(rank->slots);
     free(rank->keeps);
+    free(rank->drops);
+    free(rank->seen);
+    free(rank->no_fetch);
+    free(rank->live);
+    free(rank->wanted);
+    free(rank->told);
+    free(rank->wanted_move);
+    free(rank->expert);
     free(rank->all.list);
     free(rank->own.list);
     free(rank);
@@ -366,6 +410,13 @@ void mp_rank_report(const struct mp_rank *rank, struct mp_rank_report *report_p)
 {
     *report_p = rank->report;
     report_p->read_ns = rank->read_ns;
+    report_p->fetch_ns = rank->fetch_ns;
+    report_p->fill_ns = rank->fill_ns;
+    if (rank->engine != NULL) {
+        const struct mp_counters *counters = mp_engine_counters(rank->engine);
+
+        report_p->read_bytes = counters->load_bytes + counters->prefetch_bytes;
+    }
     for (uint32_t id = 0; id < rank->ids && rank->placed; id++)
         report_p->kept += mp_rank_keeps(rank, rank->self, id);
     for (uint32_t p = 0; p < rank->ranks; p++)

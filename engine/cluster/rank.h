@@ -93,7 +93,12 @@ struct mp_rank_report {
     uint32_t lost, silent;      /* ranks that have died; that do not answer */
     uint32_t returned;          /* that were started again */
     uint64_t taken;             /* requests of others that were run here */
-    double read_ns;             /* how much longer a layer takes for an expert that is read */
+    uint64_t fetched, lent;     /* experts out of others' memory; others', out of this one's */
+    uint64_t fetched_bytes;     /* of the former */
+    uint64_t read_bytes;        /* of experts that came from the file */
+    double fetch_ns, fill_ns; /* what one takes from another rank; from the file, if no layer waits
+                                 for it; 0: unknown */
+    double read_ns;           /* how much longer a layer takes for an expert that is read */
 };
 void mp_rank_report(const struct mp_rank *rank, struct mp_rank_report *report_p);
 

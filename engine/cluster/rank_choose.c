@@ -38,7 +38,8 @@ static uint32_t find_holder(const struct mp_rank *rank, uint32_t id, uint32_t to
     for (uint32_t p = 0; p < rank->ranks; p++) {
         double ns;
 
-        if (p == rank->self || rank->peer[p].state != MP_PEER_LIVE || !mp_rank_keeps(rank, p, id))
+        if (p == rank->self || rank->peer[p].state != MP_PEER_LIVE ||
+            !mp_rank_may_have(rank, p, id))
             continue;
         ns = peer_ns(&rank->peer[p], tokens);
         if (holder == MP_WHERE_HERE || ns < *best_p) {
@@ -74,7 +75,8 @@ static enum mp_status choose_one(struct mp_rank *rank, const struct mp_assign_fa
     uint32_t holder;
 
     *where_p = MP_WHERE_HERE;
-    if (mp_rank_keeps(rank, rank->self, id) || (!rank->config.place->calls && rank->config.reads))
+    if (mp_rank_may_have(rank, rank->self, id) ||
+        (!rank->config.place->calls && rank->config.reads))
         return MP_OK;
     holder = find_holder(rank, id, facts->tokens[i], &ns);
     if (holder == MP_WHERE_HERE)
@@ -222,6 +224,9 @@ enum mp_status mp_rank_choose(void *ctx, const struct mp_assign_facts *facts, ui
     expect(rank, facts);
     read_some(rank, facts);
     expect(rank, facts);
+    status = mp_rank_fetch_missing(rank, facts);
+    if (status != MP_OK)
+        return status;
     rank->steps += facts->layer == 0;
     for (uint32_t i = 0; i < facts->count; i++) {
         const uint32_t id = facts->layer * rank->limits.experts + facts->experts[i];

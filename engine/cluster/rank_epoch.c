@@ -1,9 +1,10 @@
 /*
  * Placements: the first one, and in each epoch a new one if it pays. The lowest live rank
- * schedules: it gets what all ranks used, decides, and sends the placement; each rank reads what
+ * schedules: it gets what all ranks used, decides, and sends the placement; each rank gets what
  * it is to keep, in the background; when all have it, the scheduler lets all switch, each between
- * two layers. A rank that missed any of this is asked for what it does not keep, or does not ask
- * who keeps it: that takes time and changes no result.
+ * two layers. If a rank dies before that, or it takes too long, all stay with what they had. A rank
+ * that missed any of this is asked for what it does not keep, or does not ask who keeps it: that
+ * takes time and changes no result.
  */
 #include <string.h>
 
@@ -17,6 +18,11 @@
 #define UNKNOWN_LOAD_S 1e-2
 /* A placement that is not everywhere after so many deadlines is given up. */
 #define COPY_DEADLINES 12
+
+uint32_t mp_rank_last_epoch(const struct mp_rank *rank)
+{
+    return rank->next_epoch > rank->report.epoch ? rank->next_epoch : rank->report.epoch;
+}
 
 uint32_t mp_rank_scheduler(const struct mp_rank *rank)
 {
@@ -109,20 +115,6 @@ static void fill_facts(struct mp_rank *rank, struct numbers *n)
     };
 }
 
-/*
- * keeps := what this rank is to keep, of the placement that comes if there is one. Memory is full
- * of the old one, so what leaves makes room for what comes. The rank is still asked for it until
- * all switch, and then reads it for one use: both placements at once would need twice the memory.
- */
-static void keep(struct mp_rank *rank)
-{
-    const struct mp_placement *placement = rank->copying ? &rank->next : &rank->now;
-
-    for (uint32_t id = 0; id < rank->ids; id++)
-        rank->keeps[id] = placement->device[(size_t)rank->self * rank->ids + id] != 0;
-    mp_pager_place(mp_engine_pager(rank->engine), rank->keeps);
-}
-
 enum mp_status mp_rank_place_first(struct mp_rank *rank)
 {
     struct numbers numbers = { { 0 }, { 0 }, { 0 }, { 0 }, { 0 }, { 0 } };
@@ -138,7 +130,7 @@ enum mp_status mp_rank_place_first(struct mp_rank *rank)
         return status;
     rank->placed = true;
     rank->stats_ns = rank->epoch_ns = mp_rank_now_ns(rank);
-    keep(rank);
+    mp_rank_keep(rank);
     return MP_OK;
 }
 
@@ -208,17 +200,24 @@ static void begin_copying(struct mp_rank *rank, uint32_t epoch)
     rank->next_epoch = epoch;
     rank->copying = true;
     rank->peer[rank->self].ready = false;
-    keep(rank);
+    mp_rank_begin_move(rank, 2 * epoch);
 }
 
-static void send_placement(struct mp_rank *rank)
+/* The placement that was to come does not: what has left comes back. */
+static void go_back(struct mp_rank *rank)
+{
+    rank->proposed = rank->copying = false;
+    mp_rank_begin_move(rank, 2 * rank->next_epoch + 1);
+}
+
+static void send_placement(struct mp_rank *rank, uint32_t epoch)
 {
     const uint64_t values = (uint64_t)rank->ranks * rank->ids;
     const uint64_t bytes = sizeof(struct mp_message_head) + values * sizeof(uint16_t);
     struct mp_message_head *head = rank->out;
 
     mp_rank_head(rank, head, MP_MESSAGE_PLACE, bytes);
-    head->epoch = rank->next_epoch;
+    head->epoch = epoch;
     memcpy(head + 1, rank->next.device, values * sizeof(uint16_t));
     for (uint32_t p = 0; p < rank->ranks; p++) {
         rank->peer[p].ready = false;
@@ -234,7 +233,10 @@ static void decide(struct mp_rank *rank, bool always)
     const double horizon_s = (double)rank->config.horizon_ns / 1e9;
     struct numbers numbers = { { 0 }, { 0 }, { 0 }, { 0 }, { 0 }, { 0 } };
 
-    rank->copying = false;
+    if (rank->copying) { /* of another scheduler, who is silent */
+        mp_rank_tell_all(rank, MP_MESSAGE_GIVEUP, rank->next_epoch);
+        go_back(rank);
+    }
     fill_facts(rank, &numbers);
     if (mp_place(place, &rank->facts, &rank->next) != MP_OK) {
         if (!rank->stays) /* said once: each epoch finds the same until a rank comes back */
@@ -247,13 +249,13 @@ static void decide(struct mp_rank *rank, bool always)
     if (!always && !mp_place_adopts(place, &rank->facts, &rank->now, &rank->next, horizon_s))
         return;
     rank->proposed = true;
-    begin_copying(rank, rank->report.epoch + 1);
-    send_placement(rank);
+    send_placement(rank, mp_rank_last_epoch(rank) + 1);
+    begin_copying(rank, mp_rank_last_epoch(rank) + 1);
 }
 
 void mp_rank_take_place(struct mp_rank *rank, const struct mp_message *message)
 {
-    if (!rank->placed || message->head->epoch <= rank->report.epoch)
+    if (!rank->placed || message->head->epoch <= mp_rank_last_epoch(rank))
         return;
     rank->proposed = false; /* there is another scheduler */
     memcpy(rank->next.device, message->device, (size_t)rank->ranks * rank->ids * sizeof(uint16_t));
@@ -263,15 +265,25 @@ void mp_rank_take_place(struct mp_rank *rank, const struct mp_message *message)
 void mp_rank_take_switch(struct mp_rank *rank, uint32_t epoch)
 {
     const struct mp_placement before = rank->now;
+    const bool went_back = !rank->copying;
 
-    if (!rank->copying || epoch != rank->next_epoch)
+    if (epoch != rank->next_epoch || epoch <= rank->report.epoch)
         return;
     rank->now = rank->next;
     rank->next = before;
     rank->copying = false;
     rank->report.epoch = epoch;
     rank->report.migrations++;
-    keep(rank);
+    if (went_back) /* and all others did not */
+        mp_rank_begin_move(rank, 2 * epoch);
+    else
+        mp_rank_keep(rank);
+}
+
+void mp_rank_take_give_up(struct mp_rank *rank, uint32_t epoch)
+{
+    if (rank->copying && epoch == rank->next_epoch)
+        go_back(rank);
 }
 
 static bool all_ready(const struct mp_rank *rank)
@@ -286,12 +298,14 @@ static bool all_ready(const struct mp_rank *rank)
 static void follow_copies(struct mp_rank *rank)
 {
     const uint32_t scheduler = mp_rank_scheduler(rank);
-    const bool there = mp_pager_fill_placed(mp_engine_pager(rank->engine));
     struct mp_message_head head;
 
+    mp_pager_fill_placed(mp_engine_pager(rank->engine), mp_rank_comes_elsewhere, rank);
+    mp_rank_follow_fetches(rank);
+    mp_rank_tell_copies(rank);
     if (!rank->copying)
         return;
-    if (there && !rank->peer[rank->self].ready) {
+    if (!rank->peer[rank->self].ready && mp_rank_has_copied(rank)) {
         rank->peer[rank->self].ready = true;
         mp_rank_head(rank, &head, MP_MESSAGE_READY, sizeof(head));
         head.epoch = rank->next_epoch;
@@ -305,8 +319,8 @@ static void follow_copies(struct mp_rank *rank)
         mp_rank_tell_all(rank, MP_MESSAGE_SWITCH, rank->next_epoch);
         mp_rank_take_switch(rank, rank->next_epoch);
     } else if (mp_rank_now_ns(rank) - rank->epoch_ns > COPY_DEADLINES * rank->config.deadline_ns) {
-        rank->proposed = rank->copying = false;
-        keep(rank);
+        mp_rank_tell_all(rank, MP_MESSAGE_GIVEUP, rank->next_epoch);
+        go_back(rank);
     }
 }
 
@@ -326,6 +340,9 @@ enum mp_status mp_rank_follow_epoch(struct mp_rank *rank)
 
     if (!rank->placed)
         return MP_OK;
+    if (rank->shrunk && rank->copying) /* what the dead rank was to keep would be nowhere */
+        go_back(rank);
+    rank->shrunk = false;
     follow_copies(rank);
     if (rank->welcomes && scheduler != rank->self)
         rank->welcomes = false;

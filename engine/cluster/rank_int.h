@@ -5,7 +5,8 @@
 
 /*
  * Parts of a rank: creation, messages and silence (rank.c), who is there (hello.c), one layer
- * (rank_choose.c, rank_layer.c), the same for others (rank_serve.c), placements (rank_epoch.c),
+ * (rank_choose.c, rank_layer.c), the same for others (rank_serve.c), bytes out of another rank's
+ * memory (rank_fetch.c), placements (rank_epoch.c), what leaves memory for one (rank_move.c),
  * results of requests (rank_results.c), requests that move
  * (rank_requests.c), ranks that come back (rank_restart.c).
  */
@@ -43,6 +44,16 @@ struct mp_peer {
     bool wanted;    /* it was asked for a request and has not answered */
     uint32_t gated; /* its last GATE */
 };
+
+/* One expert, by id, that another rank was asked for. */
+struct mp_fetch {
+    uint64_t call; /* 0: none */
+    uint32_t id, from;
+    uint64_t sent_ns;
+    bool needed; /* the layer that is about to begin waits for it */
+};
+
+#define MP_FETCHES_MAX 4u
 
 struct mp_rank_results {
     struct mp_message_result *list; // (count)
@@ -97,7 +108,28 @@ struct mp_rank {
     double *rank_seconds, *rank_steps; // (ranks): what those cover
     double *call_s, *row_s;            // (ranks, ranks): calls from one to another; 0: unknown
     uint32_t *slots;                   // (ranks)
-    uint8_t *keeps;                    // (ids): 1: the pager shall not evict it
+    uint8_t *keeps;                    // (ids): enum mp_placed, as the pager was told
+    bool shrunk;                       /* a rank died since that was last looked at */
+
+    /* The move to the placement that is there or comes (rank_move.c). */
+    uint32_t move;         /* its number; 0: none yet */
+    bool untold;           /* somebody waits to hear of a copy here */
+    uint8_t *drops;        // (ids): in memory here, and not to be kept
+    uint64_t *live;        // (ids): bits of ranks that have said they have it
+    uint64_t *wanted;      // (ids): of ranks that drop it, in move wanted_move[id]
+    uint32_t *wanted_move; // (ids)
+    uint64_t *told;        // (ids): of ranks that were told it is here
+    uint8_t *seen;         // (ids): was in memory at some time of this move
+    uint64_t leave_ns;     /* when the last LEAVE was sent */
+    void *expert;          // (limits.expert_bytes): scratch
+
+    /* Experts out of others' memory (rank_fetch.c). */
+    struct mp_fetch fetch[MP_FETCHES_MAX];
+    uint8_t *no_fetch;        // (ids): it did not come, in this move
+    double fetch_ns, fill_ns; /* for one expert; from the file, in the background; 0: unknown */
+    uint64_t probe_ns;        /* since when the read of expert `probe` is measured; 0: none is */
+    uint32_t probe;
+    bool full; /* there is no room for one more, as was seen last */
 
     struct mp_rank_results all, own; /* of all ranks' requests; of this one's */
 };
@@ -142,6 +174,36 @@ enum mp_status mp_rank_compute(struct mp_rank *rank,
 enum mp_status mp_rank_serve(struct mp_rank *rank, uint32_t from,
                              const struct mp_message *message) MP_MUST_CHECK;
 
+void mp_rank_refuse(struct mp_rank *rank, uint32_t to, uint64_t id);
+
+/* rank_move.c. Begin a move to the placement that is the target now. */
+void mp_rank_begin_move(struct mp_rank *rank, uint32_t move);
+/* Let the pager keep what the target gives this rank, and what nobody else has yet. */
+void mp_rank_keep(struct mp_rank *rank);
+void mp_rank_take_leaving(struct mp_rank *rank, uint32_t from, const struct mp_message *message);
+void mp_rank_take_copies(struct mp_rank *rank, uint32_t from, const struct mp_message *message);
+/* Say what has come into memory, to those who wait for it. Between two layers. */
+void mp_rank_tell_copies(struct mp_rank *rank);
+/* Has all that the target gives this rank been in its memory since the move began? What a demand
+ * has taken since is read again. */
+bool mp_rank_has_copied(struct mp_rank *rank);
+/* Is the expert in the memory of rank `p`, as far as this one knows? */
+bool mp_rank_may_have(const struct mp_rank *rank, uint32_t p, uint32_t id);
+
+/* rank_fetch.c. For the pager: is the expert on its way from another rank, or asked for now? */
+bool mp_rank_comes_elsewhere(void *ctx, uint32_t id);
+void mp_rank_follow_fetches(struct mp_rank *rank);
+/* Wait until nothing that was asked for is under way. */
+enum mp_status mp_rank_end_fetches(struct mp_rank *rank) MP_MUST_CHECK;
+/* Experts that are to be computed here and are absent: get those that come faster from a rank than
+ * from the file, before the layer begins. */
+enum mp_status mp_rank_fetch_missing(struct mp_rank *rank,
+                                     const struct mp_assign_facts *facts) MP_MUST_CHECK;
+void mp_rank_take_fetch(struct mp_rank *rank, uint32_t from, const struct mp_message *message);
+void mp_rank_take_bytes(struct mp_rank *rank, uint32_t from, const struct mp_message *message);
+/* A refusal; false: it is none of a fetch. */
+bool mp_rank_take_no_bytes(struct mp_rank *rank, uint32_t from, uint64_t call);
+
 /* rank_layer.c */
 void mp_rank_take_reply(struct mp_rank *rank, uint32_t from, const struct mp_message *message);
 void mp_rank_take_refusal(struct mp_rank *rank, uint32_t from, const struct mp_message *message);
@@ -176,7 +238,10 @@ enum mp_status mp_rank_place_first(struct mp_rank *rank) MP_MUST_CHECK;
 void mp_rank_take_stats(struct mp_rank *rank, uint32_t from, const struct mp_message *message);
 void mp_rank_take_place(struct mp_rank *rank, const struct mp_message *message);
 void mp_rank_take_switch(struct mp_rank *rank, uint32_t epoch);
+void mp_rank_take_give_up(struct mp_rank *rank, uint32_t epoch);
 enum mp_status mp_rank_follow_epoch(struct mp_rank *rank) MP_MUST_CHECK;
+/* The highest number of an epoch that was used, also for a placement that was given up. */
+uint32_t mp_rank_last_epoch(const struct mp_rank *rank);
 uint32_t mp_rank_scheduler(const struct mp_rank *rank);
 
 #endif

@@ -193,6 +193,8 @@ void mp_rank_take_refusal(struct mp_rank *rank, uint32_t from, const struct mp_m
 {
     struct mp_call *call = &rank->peer[from].call;
 
+    if (mp_rank_take_no_bytes(rank, from, message->head->id))
+        return;
     if (call->open && message->head->id == call->id)
         call->failed = true;
     else

@@ -171,6 +171,9 @@ enum mp_status mp_rank_follow_restart(struct mp_rank *rank)
     }
     if (number == rank->attempt)
         return MP_OK;
+    status = mp_rank_end_fetches(rank);
+    if (status != MP_OK)
+        return status;
     mp_rank_tell_all(rank, MP_MESSAGE_GATE, number);
     status = wait_at_gate(rank, number, &open);
     rank->attempt = number;
@@ -191,6 +194,7 @@ void mp_rank_greet(struct mp_rank *rank, uint32_t to)
 
     mp_rank_head(rank, &message.head, MP_MESSAGE_HELLO, sizeof(message));
     message.head.id = rank->attempt;
+    message.head.epoch = mp_rank_last_epoch(rank); /* if it schedules, it goes on from there */
     (void)mp_rank_send(rank, to, &message, sizeof(message));
     mp_rank_head(rank, &message.head, MP_MESSAGE_READY, sizeof(message.head));
     message.head.epoch = 0;

@@ -33,7 +33,7 @@ enum mp_status mp_rank_compute(struct mp_rank *rank, const struct mp_message *me
                            rank->served);
 }
 
-static void refuse(struct mp_rank *rank, uint32_t to, uint64_t id)
+void mp_rank_refuse(struct mp_rank *rank, uint32_t to, uint64_t id)
 {
     struct mp_message_head head;
 
@@ -50,7 +50,9 @@ static bool may_serve(const struct mp_rank *rank, const struct mp_message *messa
     if (rank->engine == NULL || !rank->placed)
         return false;
     for (uint32_t g = 0; g < head->groups && !rank->config.reads; g++) {
-        if (!mp_rank_keeps(rank, rank->self,
+        if (!mp_rank_may_have(rank, rank->self,
+                              head->layer * rank->limits.experts + message->groups[g].expert) &&
+            !mp_rank_keeps(rank, rank->self,
                            head->layer * rank->limits.experts + message->groups[g].expert))
             return false;
     }
@@ -78,12 +80,12 @@ enum mp_status mp_rank_serve(struct mp_rank *rank, uint32_t from, const struct m
     enum mp_status status;
 
     if (!may_serve(rank, message)) {
-        refuse(rank, from, message->head->id);
+        mp_rank_refuse(rank, from, message->head->id);
         return MP_OK;
     }
     status = mp_rank_compute(rank, message);
     if (status != MP_OK) {
-        refuse(rank, from, message->head->id);
+        mp_rank_refuse(rank, from, message->head->id);
         if (status == MP_ERR_CANCELED)
             return status;
         mp_log_warn("cluster", "rank %u asked for experts of MoE layer %u: %s", from,

@@ -157,6 +157,14 @@ void mp_pager_abort(struct mp_pager *pager);
 uint32_t mp_pager_prefetch_room(const struct mp_pager *pager, uint32_t layer);
 
 /*
+ * Whatever evict policy there is, residents that a later layer is predicted to need do not leave
+ * until it begins, unless a demand finds no other slot. `experts` (count) are of that layer, which
+ * is not the open one, each below shape.experts.
+ */
+void mp_pager_foresee(struct mp_pager *pager, uint32_t layer, const uint32_t *experts,
+                      uint32_t count);
+
+/*
  * Prefetch experts that a later layer is predicted to need, most urgent first. As long as there is
  * room (see mp_pager_prefetch_room()), resident ones are kept until that layer has run, unless a
  * demand finds no other victim; the others are queued, loaded and then kept in the same way. Loads
@@ -171,16 +179,45 @@ uint32_t mp_pager_prefetch_room(const struct mp_pager *pager, uint32_t layer);
 void mp_pager_prefetch(struct mp_pager *pager, uint32_t layer, const uint32_t *experts,
                        uint32_t count);
 
+/* What a placement says of an expert. */
+enum mp_placed {
+    MP_PLACED_NOT,
+    MP_PLACED_KEEP, /* others are evicted first, and this one only for a demand that finds no other
+                       victim */
+    MP_PLACED_SOLE  /* nor for that, while what is in use can give room */
+};
+
 /*
  * Between layers: from now on keep these experts, placed(layers * experts) by id, if the bytes are
- * there: others are evicted first, and one of these only for a demand that finds no other victim.
- * No layer has a quota any more. The array is read until the next call or the pager's end; NULL:
- * keep none.
+ * there. No layer has a quota any more. The array is read until the next call or the pager's end;
+ * NULL: keep none.
  */
 void mp_pager_place(struct mp_pager *pager, const uint8_t *placed);
 
-/* Between layers: read placed experts that are absent, a few at a time. True: all are there. */
-bool mp_pager_fill_placed(struct mp_pager *pager);
+/* Between layers: read experts that are absent and to be kept, a few at a time. `elsewhere` is
+ * asked of each that would be read; true: its bytes come by mp_pager_put(). NULL: they never do. */
+void mp_pager_fill_placed(struct mp_pager *pager, bool (*elsewhere)(void *ctx, uint32_t expert),
+                          void *ctx);
+
+/* Is all of the expert, by id, in memory? As of the last call that looked at reads in flight. */
+bool mp_pager_has(const struct mp_pager *pager, uint32_t expert);
+
+/* For how many experts of this one's size, by id, there is room now without a demand for them. */
+uint32_t mp_pager_spare(const struct mp_pager *pager, uint32_t expert);
+
+/* Bytes of an expert, by id. */
+uint64_t mp_pager_expert_bytes(const struct mp_pager *pager, uint32_t expert);
+
+/*
+ * Between layers: the bytes of an expert, its units and their pieces one after the other, out of
+ * memory or into it. get: false: not all of it is there. put: room is made as for a read with this
+ * priority. MP_ERR_BUSY (no text): some of it is there or on its way; MP_ERR_NO_SPACE (no text):
+ * nothing may leave; MP_ERR_UNSUPPORTED: not into this tier. After an error some units may be
+ * there.
+ */
+bool mp_pager_get(struct mp_pager *pager, uint32_t expert, void *bytes);
+enum mp_status mp_pager_put(struct mp_pager *pager, uint32_t expert, enum mp_priority priority,
+                            const void *bytes) MP_MUST_CHECK;
 
 /* Prefetched bytes in the device tier that have not been used so far. Those evicted unused are in
  * the counter prefetch_unused_bytes, to which these are added when the pager is destroyed. */

@@ -28,6 +28,7 @@ void mp_pager_settle_ahead(struct mp_pager *pager, bool block)
         else
             mp_pager_note_nothing(pager, unit);
     }
+    pager->room_changed |= left < pager->ahead_count;
     pager->ahead_count = left;
 }
 
@@ -176,6 +177,23 @@ void mp_pager_prefetch(struct mp_pager *pager, uint32_t layer, const uint32_t *e
     mp_pager_pursue(pager);
 }
 
+void mp_pager_foresee(struct mp_pager *pager, uint32_t layer, const uint32_t *experts,
+                      uint32_t count)
+{
+    mp_assert(layer < pager->config.shape.layers);
+    mp_assert(!pager->open || layer != pager->layer);
+    for (uint32_t i = 0; i < count; i++) {
+        const uint32_t expert = layer * pager->config.shape.experts + experts[i];
+        const struct mp_unit_range units = mp_slices_of_expert(&pager->slices, expert);
+
+        mp_assert(experts[i] < pager->config.shape.experts);
+        for (uint32_t unit = units.first; unit < units.end; unit++) {
+            if (mp_pager_is_present(pager, unit))
+                mp_pager_set_flags(pager, unit, pager->flags[unit] | MP_PAGER_FORESEEN);
+        }
+    }
+}
+
 static bool needs_are_read(const struct mp_pager *pager)
 {
     mp_assert(pager->open || pager->need_count == 0);
@@ -257,10 +275,15 @@ static bool is_needed(const struct mp_pager *pager, uint32_t unit)
 void mp_pager_drop_guesses(struct mp_pager *pager)
 {
     const uint8_t guess = MP_PAGER_KEEP | MP_PAGER_AHEAD;
+    const struct mp_unit_range units = mp_slices_of_layer(&pager->slices, pager->layer);
     struct mp_counters *counters = pager->config.counters;
     uint32_t left = 0;
 
     mp_assert(pager->open);
+    for (uint32_t u = units.first; u < units.end; u++) {
+        if (pager->flags[u] & MP_PAGER_FORESEEN)
+            mp_pager_set_flags(pager, u, pager->flags[u] & (uint8_t)~MP_PAGER_FORESEEN);
+    }
     for (uint32_t i = 0; i < pager->queued_count; i++) {
         const uint32_t unit = pager->queued[i];
 

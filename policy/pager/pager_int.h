@@ -16,12 +16,14 @@
  * expert remains.
  *
  * Every unit has flags. NEEDED: the open layer still needs it. KEEP: predicted for a layer that has
- * not run. AHEAD: prefetched and not used yet (for accounting only). GUESSED: loaded because it was
- * predicted. MISPREDICTED: the layer that it was predicted for has run without it. A unit may be
- * evicted when it is VALID, unleased and neither NEEDED nor KEEP; a demand that finds no such unit
- * may take one with KEEP, never one that is NEEDED. `may_go` caches that rule as one byte per unit,
- * updated on each change, so that a call of a policy needs no scan. Units with MISPREDICTED are
- * evicted first, without a call, so that wrong predictions do not displace what the policy keeps.
+ * not run. FORESEEN: the same, but only of residents, as many as there are, and not beyond the
+ * layer's begin. AHEAD: prefetched and not used yet (for accounting only). GUESSED: loaded because
+ * it was predicted. MISPREDICTED: the layer that it was predicted for has run without it. A unit
+ * may be evicted when it is VALID, unleased and none of NEEDED, KEEP and FORESEEN; a demand that
+ * finds no such unit may take one with KEEP or FORESEEN, never one that is NEEDED. `may_go` caches
+ * that rule as one byte per unit, updated on each change, so that a call of a policy needs no scan.
+ * Units with MISPREDICTED are evicted first, without a call, so that wrong predictions do not
+ * displace what the policy keeps.
  *
  * A prediction becomes a queued prefetch, a swap of the evict policy a plan. Each takes a slot, and
  * evicts for it, only while no demand is being read and fewer reads of its kind are in flight than
@@ -40,7 +42,8 @@ enum {
     MP_PAGER_KEEP = 2,
     MP_PAGER_AHEAD = 4,
     MP_PAGER_MISPREDICTED = 8,
-    MP_PAGER_GUESSED = 16
+    MP_PAGER_GUESSED = 16,
+    MP_PAGER_FORESEEN = 32
 };
 
 /* Reads ahead, by what asked for them; each kind has a window of its own. */
@@ -84,6 +87,7 @@ struct mp_pager {
     uint32_t *mispredicted; // (layers)
     const uint8_t *placed;  // (experts) or NULL
     bool takes_placed;      /* the victim that is being looked for may be placed */
+    const void *coming;     /* the bytes of the unit that is to be loaded; NULL: they are read */
     bool global;
     uint64_t now;     /* logical time: number of layers begun */
     uint64_t read_ns; /* of one unit, as measured; 0: not yet */
@@ -174,7 +178,7 @@ uint32_t mp_pager_count_ahead(const struct mp_pager *pager, enum mp_ahead_kind k
 void mp_pager_adapt_windows(struct mp_pager *pager);
 
 /* The open layer's needs are known: drop prefetches for it that are not among them and have not
- * started. */
+ * started, and what else was predicted of it. */
 void mp_pager_drop_guesses(struct mp_pager *pager);
 
 /* Start a read that no need waits for; `flags` are set for the unit. False: it could not be

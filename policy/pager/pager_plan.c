@@ -46,21 +46,29 @@ static void load_given(struct mp_pager *pager)
     }
 }
 
-void mp_pager_load_first(struct mp_pager *pager)
+/* wait_list := the experts that the partition names, if it does; returns how many. */
+static uint32_t ask_first(struct mp_pager *pager)
 {
-    const struct mp_partition_ops *ops = mp_pager_policies(pager)->partition_ops;
+    const struct mp_policies *set = mp_pager_policies(pager);
     uint32_t count;
 
+    mp_assert(mp_partition_first_max(&pager->config.shape) <= pager->units);
+    if (set->partition_ops->first == NULL)
+        return 0;
+    count = set->partition_ops->first(set->partition, &pager->config.shape, pager->wait_list);
+    if (count <= mp_partition_first_max(&pager->config.shape))
+        return count;
+    pager->config.counters->invalid_decisions++;
+    return 0;
+}
+
+void mp_pager_load_first(struct mp_pager *pager)
+{
+    const uint32_t count = ask_first(pager);
+
     mp_assert(!pager->open);
-    if (ops->first == NULL) {
+    if (count == 0)
         load_given(pager);
-        return;
-    }
-    count = ops->first(mp_pager_policies(pager)->partition, &pager->config.shape, pager->wait_list);
-    if (count > pager->config.shape.slots) {
-        pager->config.counters->invalid_decisions++;
-        count = 0;
-    }
     for (uint32_t i = 0; i < count; i++) {
         const uint32_t expert = pager->wait_list[i];
 
@@ -191,23 +199,22 @@ void mp_pager_place(struct mp_pager *pager, const uint8_t *placed)
 /* Reads at a time: enough for a disk, few enough for a demand that comes now. */
 #define FILLING_MAX 4
 
-bool mp_pager_fill_placed(struct mp_pager *pager)
+void mp_pager_fill_placed(struct mp_pager *pager, bool (*elsewhere)(void *ctx, uint32_t expert),
+                          void *ctx)
 {
-    bool all = true;
-
     mp_assert(!pager->open);
     mp_pager_settle_ahead(pager, false);
     for (uint32_t unit = 0; unit < pager->units && pager->placed != NULL; unit++) {
-        if (!pager->placed[mp_slices_expert(&pager->slices, unit)] ||
+        const uint32_t expert = mp_slices_expert(&pager->slices, unit);
+
+        if (pager->placed[expert] == MP_PLACED_NOT ||
             mp_space_state(pager->config.space, unit) == MP_RES_VALID)
             continue;
-        all = false;
         if (pager->ahead_count >= FILLING_MAX)
             break;
-        if (!mp_pager_is_present(pager, unit))
+        if (!mp_pager_is_present(pager, unit) && (elsewhere == NULL || !elsewhere(ctx, expert)))
             (void)mp_pager_load_ahead(pager, unit, MP_PAGER_AHEAD);
     }
-    return all;
 }
 
 /* A resident leaves when its successor is read, not when that is decided: on a busy link the one
@@ -267,6 +274,41 @@ void mp_pager_take_notice(struct mp_pager *pager)
     pager->notice = notice;
 }
 
+/* Is there a slot that nobody's share has a right to? */
+static bool has_room(const struct mp_pager *pager, uint32_t unit)
+{
+    const struct mp_space *space = pager->config.space;
+
+    mp_assert(unit < pager->units);
+    return mp_space_class_free(space, mp_space_unit_class(space, unit)) > 0 ||
+           pager->slices.surplus_going > 0 ||
+           mp_slices_greediest_layer(&pager->slices) != MP_LAYER_ANY;
+}
+
+/* The room that new shares have made is filled with what the partition names: else it would fill
+ * one demand at a time, and until then the revision has only taken something from other layers. */
+static void fill_shares(struct mp_pager *pager)
+{
+    const uint32_t count = ask_first(pager);
+
+    mp_assert(!pager->open);
+    for (uint32_t i = 0; i < count; i++) {
+        const uint32_t expert = pager->wait_list[i];
+        struct mp_unit_range units;
+
+        if (expert >= pager->experts) {
+            pager->config.counters->invalid_decisions++;
+            continue;
+        }
+        units = mp_slices_part_of(&pager->slices, expert, MP_SLICES_RETAINED);
+        for (uint32_t u = units.first; u < units.end; u++) {
+            if (!mp_pager_is_present(pager, u) && !mp_slices_over_quota(&pager->slices, u) &&
+                has_room(pager, u))
+                (void)mp_pager_load_ahead(pager, u, MP_PAGER_AHEAD);
+        }
+    }
+}
+
 void mp_pager_revise(struct mp_pager *pager)
 {
     const struct mp_policies *set = mp_pager_policies(pager);
@@ -298,4 +340,5 @@ void mp_pager_revise(struct mp_pager *pager)
     for (uint32_t l = 0; l < shape->layers; l++)
         pager->slices.quota[l] = pager->revised[l] * pager->slices.count;
     mp_pager_ask_retained(pager);
+    fill_shares(pager);
 }

@@ -15,7 +15,8 @@
 void mp_pager_refresh(struct mp_pager *pager, uint32_t unit)
 {
     struct mp_space *space = pager->config.space;
-    const uint8_t now = (pager->flags[unit] & (MP_PAGER_NEEDED | MP_PAGER_KEEP)) == 0 &&
+    const uint8_t protecting = MP_PAGER_NEEDED | MP_PAGER_KEEP | MP_PAGER_FORESEEN;
+    const uint8_t now = (pager->flags[unit] & protecting) == 0 &&
                         mp_space_state(space, unit) == MP_RES_VALID &&
                         mp_space_leases(space, unit) == 0;
 
@@ -86,8 +87,8 @@ struct candidates {
     uint32_t scope_layer;
     uint32_t class_index;
     enum mp_slices_part part;
-    bool unplaced;  /* only units of experts that are not placed */
-    bool strict;    /* only units without protecting flags; else also those with KEEP */
+    uint8_t placed_max; /* enum mp_placed: experts that are kept more than that stay */
+    bool strict;    /* only units without protecting flags; else also those that are predicted */
     bool one_class; /* all units have the same size */
 };
 
@@ -154,7 +155,7 @@ static uint32_t ask_victim(struct mp_pager *pager, const struct mp_evict_query *
 /* The placement keeps it, and `c` respects that. */
 static bool is_spared(const struct mp_pager *pager, const struct candidates *c, uint32_t expert)
 {
-    return c->unplaced && pager->placed[expert];
+    return pager->placed != NULL && pager->placed[expert] > c->placed_max;
 }
 
 /* A candidate that was mispredicted, or MP_UNIT_NONE. */
@@ -213,7 +214,7 @@ static uint32_t pick_among(struct mp_pager *pager, uint32_t for_unit, struct can
     struct mp_space *space = pager->config.space;
     const bool one_class = mp_space_class_count(space) == 1;
     const bool all =
-        mp_slices_is_all(&pager->slices, c.part) && c.strict && one_class && !c.unplaced;
+        mp_slices_is_all(&pager->slices, c.part) && c.strict && one_class && pager->placed == NULL;
     struct mp_evict_query query = {
         .for_id = mp_slices_expert(&pager->slices, for_unit),
         .scope_layer = c.scope_layer,
@@ -234,20 +235,27 @@ static uint32_t pick_among(struct mp_pager *pager, uint32_t for_unit, struct can
     return expert != MP_EXPERT_NONE ? last_candidate(pager, &c, expert) : MP_UNIT_NONE;
 }
 
+/* The last resort: nothing of this size is in use or on its way that could give room later. */
+static bool takes_sole(const struct mp_pager *pager, uint32_t for_unit)
+{
+    return pager->ahead_count == 0 &&
+           !mp_pager_in_use(pager, mp_space_unit_class(pager->config.space, for_unit));
+}
+
 /* The same; what a placement keeps only where `for_unit` waits for a demand and nothing else goes.
  */
 static uint32_t pick_victim(struct mp_pager *pager, uint32_t for_unit, struct candidates c)
 {
-    const bool placed = pager->placed != NULL;
-    uint32_t victim;
+    uint32_t victim = MP_UNIT_NONE, most = MP_PLACED_NOT;
 
     mp_assert(for_unit < pager->units);
-    c.unplaced = placed;
-    victim = pick_among(pager, for_unit, c);
-    if (victim != MP_UNIT_NONE || !placed || !pager->takes_placed)
-        return victim;
-    c.unplaced = false;
-    return pick_among(pager, for_unit, c);
+    if (pager->placed != NULL && pager->takes_placed)
+        most = takes_sole(pager, for_unit) ? MP_PLACED_SOLE : MP_PLACED_KEEP;
+    for (uint32_t placed = 0; placed <= most && victim == MP_UNIT_NONE; placed++) {
+        c.placed_max = (uint8_t)placed;
+        victim = pick_among(pager, for_unit, c);
+    }
+    return victim;
 }
 
 /* Within what the quotas say: a layer that has its share gives up one of its own, else what counts
@@ -303,9 +311,14 @@ static bool must_wait(const struct mp_pager *pager, uint32_t unit)
            mp_pager_in_use(pager, mp_space_unit_class(pager->config.space, unit));
 }
 
+static enum mp_status fill(struct mp_pager *pager, uint32_t unit, enum mp_priority priority)
+{
+    return pager->coming != NULL ? mp_space_put(pager->config.space, unit, pager->coming)
+                                 : mp_space_load(pager->config.space, unit, priority);
+}
+
 enum mp_status mp_pager_start_load(struct mp_pager *pager, uint32_t unit, enum mp_priority priority)
 {
-    struct mp_space *space = pager->config.space;
     const bool over = mp_slices_over_quota(&pager->slices, unit);
     uint32_t victim;
     enum mp_status status = MP_ERR_NO_SPACE;
@@ -313,20 +326,20 @@ enum mp_status mp_pager_start_load(struct mp_pager *pager, uint32_t unit, enum m
     mp_assert(unit < pager->units);
     mp_assert(!mp_pager_is_present(pager, unit));
     if (!over)
-        status = mp_space_load(space, unit, priority);
+        status = fill(pager, unit, priority);
     if (status == MP_ERR_NO_SPACE) {
         pager->takes_placed = false;
         victim = pick_within_quota(pager, unit, over);
         pager->takes_placed = priority == MP_PRIORITY_DEMAND;
         if (victim == MP_UNIT_NONE && priority == MP_PRIORITY_DEMAND) {
             if (over)
-                status = mp_space_load(space, unit, priority);
+                status = fill(pager, unit, priority);
             if (status == MP_ERR_NO_SPACE && !must_wait(pager, unit))
                 victim = pick_beyond_quota(pager, unit);
         }
         if (victim != MP_UNIT_NONE) {
             mp_pager_evict(pager, victim);
-            status = mp_space_load(space, unit, priority);
+            status = fill(pager, unit, priority);
         }
     }
     if (status == MP_OK)
@@ -410,8 +423,7 @@ bool mp_pager_make_partition(struct mp_pager *pager)
     return true;
 }
 
-/* Have all units of the expert arrived? */
-static bool is_read(const struct mp_pager *pager, uint32_t expert)
+bool mp_pager_has(const struct mp_pager *pager, uint32_t expert)
 {
     const struct mp_unit_range units = mp_slices_of_expert(&pager->slices, expert);
 
@@ -435,6 +447,6 @@ void mp_pager_residents(struct mp_pager *pager, uint32_t layer, bool on_the_way,
         const uint32_t expert = layer * experts + e;
 
         resident[e] = pager->slices.present[expert] == pager->slices.count &&
-                      (on_the_way || is_read(pager, expert));
+                      (on_the_way || mp_pager_has(pager, expert));
     }
 }

@@ -158,7 +158,8 @@ static void group(struct mp_step *step, uint32_t tokens)
 }
 
 /* Everything between mp_pager_begin() and mp_pager_end(). A prediction from what the resident
- * experts give comes after them; all others before any of the layer's work, so that reads begin. */
+ * experts give comes after them, and one that is computed beside them after they have begun; all
+ * others before any of the layer's work, so that reads begin. */
 static enum mp_status run_open_layer(struct mp_step *step, uint32_t layer, uint32_t tokens)
 {
     const struct mp_step_ops *ops = step->config.ops;
@@ -166,6 +167,9 @@ static enum mp_status run_open_layer(struct mp_step *step, uint32_t layer, uint3
     enum mp_status status = mp_step_execute_elsewhere(step, layer);
     bool more;
 
+    mp_assert(!ops->predicts_beside || ops->ended != NULL);
+    if (status == MP_OK && !late && ops->predicts_beside)
+        status = mp_step_execute_some(step, layer, false, &more);
     if (status == MP_OK && !late)
         status = mp_step_look_ahead(step, layer, tokens);
     if (status == MP_OK && ops->shared != NULL)
@@ -269,6 +273,7 @@ static void take_parts(struct mp_step *step, struct mp_arena *arena)
     step->need_arrival = mp_arena_take(arena, experts, sizeof(uint64_t));
     step->executors = mp_arena_take(arena, experts, sizeof(uint32_t));
     step->wanted = mp_arena_take(arena, experts, sizeof(uint32_t));
+    step->wanted_scores = mp_arena_take(arena, experts, sizeof(float));
     step->next_tokens = mp_arena_take(arena, experts, sizeof(uint32_t));
     step->next_resident = mp_arena_take(arena, experts, 1);
     step->ended = mp_arena_take(arena, parts, sizeof(uint32_t));

@@ -99,6 +99,10 @@ struct mp_step_ops {
      * an executor calls mp_pager_wake() when it becomes true. Must not block. */
     bool (*any_ended)(void *ctx);
 
+    /* With ended(): source_scores() is computed beside work that has begun, and not behind it. What
+     * is ready then begins before any prediction. */
+    bool predicts_beside;
+
     /* Optional: remaining time of transfers in flight, in ns. */
     uint64_t (*link_busy)(void *ctx);
 

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "policy/pager/step_int.h"
+#include "policy/top_k.h"
 #include "vmm/base/assert.h"
 
 static const struct mp_costs unknown_costs = { .executor_count = 1,
@@ -214,6 +215,25 @@ static bool is_wanted(const struct mp_step *step, uint32_t layer, uint32_t dista
     return set->prefetch_ops->wants(set->prefetch, layer, distance);
 }
 
+/*
+ * Residents that are among a token's best predicted ones are no victims until their layer runs,
+ * whether or not the prefetch policy names them: it may name only what is absent, or a few. Where a
+ * batch would choose nearly all experts of a layer, nothing is said by that.
+ */
+static void foresee(struct mp_step *step, uint32_t target, uint32_t tokens)
+{
+    const uint32_t experts = step->config.shape.experts, k = step->config.shape.top_k;
+
+    mp_assert(target < step->config.shape.layers);
+    if (tokens * k > experts)
+        return;
+    for (uint32_t t = 0; t < tokens; t++) {
+        mp_top_k(step->predicted + (size_t)t * experts, experts, k, step->wanted,
+                 step->wanted_scores);
+        mp_pager_foresee(step->config.pager, target, step->wanted, k);
+    }
+}
+
 /* Guess what one later layer will want and start to load it. */
 static enum mp_status look_ahead(struct mp_step *step, uint32_t layer, uint32_t tokens,
                                  uint32_t distance)
@@ -247,6 +267,7 @@ static enum mp_status look_ahead(struct mp_step *step, uint32_t layer, uint32_t 
         .current = &step->assigned,
         .executors = step->executors,
     };
+    foresee(step, target, tokens);
     count = set->prefetch_ops->choose(set->prefetch, &facts, step->wanted);
     if (count > shape->experts) {
         step->config.counters->invalid_decisions++;

@@ -38,6 +38,7 @@ struct mp_step {
     uint32_t under_way;     /* queued work that has not ended */
     struct mp_interrupt interrupt;
     uint32_t *wanted;            // (experts): result of the prefetch policy
+    float *wanted_scores;        // (experts): scratch
     uint32_t *next_tokens;       // (experts): predicted for the next layer, for assign
     uint8_t *next_resident;      // (experts)
     struct mp_expert_work *work; // (experts * slices): work of one call

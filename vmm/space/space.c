@@ -254,7 +254,7 @@ static bool check_unit(const struct mp_space *space, uint32_t unit)
         return false;
     if (state == MP_RES_FILLING && ticket == MP_TICKET_IDLE)
         return false;
-    if (state == MP_RES_VALID && ticket != MP_TICKET_DONE)
+    if (state == MP_RES_VALID && !u->put && ticket != MP_TICKET_DONE)
         return false;
     if (state == MP_RES_FAILED && (ticket != MP_TICKET_FAILED || u->ticket.error.status == MP_OK))
         return false;

@@ -150,6 +150,17 @@ bool mp_space_reader_idle(const struct mp_space *space);
 enum mp_status mp_space_load(struct mp_space *space, uint32_t unit,
                              enum mp_priority priority) MP_MUST_CHECK;
 
+/*
+ * ABSENT or FAILED -> VALID: take a slot and copy the unit's pieces, which follow one another in
+ * `bytes`, into it, instead of reading them. Statuses as mp_space_load(); MP_ERR_UNSUPPORTED (no
+ * text): there is a host tier, or a client that uses whole pages.
+ */
+enum mp_status mp_space_put(struct mp_space *space, uint32_t unit, const void *bytes) MP_MUST_CHECK;
+
+/* The pieces of a VALID unit, one after the other. False: it is not VALID, or the CPU may not read
+ * it where it is. */
+bool mp_space_get(struct mp_space *space, uint32_t unit, void *bytes);
+
 /* To be called before computing: see mp_reader_push(). No effect over a link. */
 void mp_space_push(struct mp_space *space);
 

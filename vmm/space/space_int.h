@@ -27,6 +27,7 @@ struct space_unit {
     struct mp_residency residency;
     struct mp_slot slot; /* in the states with a slot */
     bool demand;         /* counted as a load, not as a prefetch */
+    bool put;            /* its bytes were copied here: the ticket says nothing of them */
     struct mp_ticket ticket;
 };
 

@@ -173,6 +173,7 @@ static bool place_unit(const struct mp_unit *unit, bool direct, bool packed,
     layout->direct = direct;
     sort_pieces(unit, order);
     for (uint32_t i = 0; i < unit->piece_count; i++) {
+        layout->piece_bytes[i] = unit->pieces[i].bytes;
         if (!place_piece(layout, &unit->pieces[order[i]], order[i], direct, &used))
             return false;
     }

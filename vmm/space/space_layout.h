@@ -23,8 +23,9 @@ struct mp_unit_layout {
     uint32_t piece_count;
     bool direct;                                     /* how the extents are read */
     uint64_t piece_offset_bytes[MP_UNIT_PIECES_MAX]; /* in the slot, in the caller's order */
-    uint64_t bytes;                                  /* of its pieces */
-    uint64_t slot_bytes;                             /* that it needs; its class's may be more */
+    uint64_t piece_bytes[MP_UNIT_PIECES_MAX];
+    uint64_t bytes;      /* of its pieces */
+    uint64_t slot_bytes; /* that it needs; its class's may be more */
 
     /*
      * Layout `packed`: extents are read into a slot of the host tier as they are in the files; then
@@ -35,7 +36,6 @@ struct mp_unit_layout {
     uint64_t host_slot_bytes;
     uint64_t raw_offset_bytes[MP_UNIT_PIECES_MAX];
     uint32_t packing[MP_UNIT_PIECES_MAX]; /* numbers of pieces */
-    uint64_t piece_bytes[MP_UNIT_PIECES_MAX];
 };
 
 struct mp_space_layout {

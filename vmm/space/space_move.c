@@ -2,6 +2,7 @@
  * Moves units: loads, waits, evictions, leases.
  */
 #include <inttypes.h>
+#include <string.h>
 
 #include "vmm/base/assert.h"
 #include "vmm/base/error.h"
@@ -98,12 +99,12 @@ static void fill_copy(struct mp_space *space, uint32_t unit, enum mp_priority pr
     ticket->tag = unit;
 }
 
-enum mp_status mp_space_load(struct mp_space *space, uint32_t unit, enum mp_priority priority)
+/* A slot for what is ABSENT or FAILED, which is then FILLING. */
+static enum mp_status begin_filling(struct mp_space *space, uint32_t unit)
 {
     struct space_unit *u = unit_of(space, unit);
     enum mp_status status;
 
-    mp_assert((unsigned)priority < MP_PRIORITY_COUNT);
     if (space->stuck.status != MP_OK) {
         mp_error_set(&space->stuck);
         return space->stuck.status;
@@ -118,8 +119,20 @@ enum mp_status mp_space_load(struct mp_space *space, uint32_t unit, enum mp_prio
         return status;
     mp_assert(space->owner[u->slot.class_index][u->slot.index] == SPACE_NOBODY);
     space->owner[u->slot.class_index][u->slot.index] = unit;
-    u->demand = priority == MP_PRIORITY_DEMAND;
     mp_space_must_apply(space, unit, MP_RES_EV_FILL_BEGIN);
+    return MP_OK;
+}
+
+enum mp_status mp_space_load(struct mp_space *space, uint32_t unit, enum mp_priority priority)
+{
+    struct space_unit *u = unit_of(space, unit);
+    const enum mp_status status = begin_filling(space, unit);
+
+    mp_assert((unsigned)priority < MP_PRIORITY_COUNT);
+    if (status != MP_OK)
+        return status;
+    u->demand = priority == MP_PRIORITY_DEMAND;
+    u->put = false;
     if (space->host == NULL) {
         fill_ticket(space, unit, priority);
         mp_reader_submit(space->reader, &u->ticket);
@@ -128,6 +141,46 @@ enum mp_status mp_space_load(struct mp_space *space, uint32_t unit, enum mp_prio
         mp_host_tier_load(space->host, unit, &u->ticket);
     }
     return MP_OK;
+}
+
+enum mp_status mp_space_put(struct mp_space *space, uint32_t unit, const void *bytes)
+{
+    const struct mp_unit_layout *layout = layout_of(space, unit);
+    struct space_unit *u = unit_of(space, unit);
+    const char *from = bytes;
+    enum mp_status status;
+
+    if (space->host != NULL || space->whole_pages)
+        return MP_ERR_UNSUPPORTED;
+    status = begin_filling(space, unit);
+    if (status != MP_OK)
+        return status;
+    for (uint32_t k = 0; k < layout->piece_count; k++) {
+        memcpy((char *)mp_tier_address(space->tier, u->slot) + layout->piece_offset_bytes[k], from,
+               layout->piece_bytes[k]);
+        from += layout->piece_bytes[k];
+    }
+    u->put = true;
+    mp_space_must_apply(space, unit, MP_RES_EV_FILL_DONE);
+    mp_space_set_resident(space, space->resident_bytes + layout->bytes);
+    return MP_OK;
+}
+
+bool mp_space_get(struct mp_space *space, uint32_t unit, void *bytes)
+{
+    const struct mp_unit_layout *layout = layout_of(space, unit);
+    const void *piece[MP_UNIT_PIECES_MAX];
+    char *to = bytes;
+
+    if (space->host != NULL || mp_space_state(space, unit) != MP_RES_VALID ||
+        mp_space_lease(space, unit, piece) != MP_OK)
+        return false;
+    for (uint32_t k = 0; k < layout->piece_count; k++) {
+        memcpy(to, piece[k], layout->piece_bytes[k]);
+        to += layout->piece_bytes[k];
+    }
+    mp_space_release(space, unit);
+    return true;
 }
 
 void mp_space_push(struct mp_space *space)

@@ -65,7 +65,6 @@ bool mp_space_pack_unit(const struct mp_unit *unit, const uint32_t order[MP_UNIT
         const uint32_t piece = order[i];
 
         layout->packing[i] = piece;
-        layout->piece_bytes[piece] = unit->pieces[piece].bytes;
         layout->raw_offset_bytes[piece] = layout->piece_offset_bytes[piece] + RAW_BYTES;
         if (!mp_round_up_u64(used, PIECE_ALIGN_BYTES, &layout->piece_offset_bytes[piece]) ||
             !mp_add_u64(layout->piece_offset_bytes[piece], unit->pieces[piece].bytes, &used))

@@ -469,7 +469,7 @@ static void memory_is_short(void)
         CHECK_EQ(status, MP_ERR_NO_MEMORY);
         failures++;
     }
-    CHECK(failures >= 18);
+    CHECK(failures >= 26);
     a_result_does_not_fit(&config);
     a_full_queue_delays_results(&config, net);
     requests_move(&config, net);

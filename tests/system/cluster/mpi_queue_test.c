@@ -1,6 +1,7 @@
 /*
  * mpirun -n 2 PROGRAM: a queue to a rank that does not receive fills and says so; when that rank
- * receives again all that was accepted comes, in order and whole, and the queue takes more.
+ * receives again all that was accepted comes, in order and whole, and the queue takes more. Both
+ * end, also with long messages under way that nobody asks for.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -12,9 +13,9 @@
 
 extern const struct mp_mpi_module mp_mpi_module_2;
 
-#define BYTES (64u << 10)
-#define MORE 3         /* sent after the queue was full */
-#define PATIENCE 20000 /* naps */
+#define BYTES (128u << 10) /* more than MPI sends unasked */
+#define MORE 3             /* sent after the queue was full */
+#define PATIENCE 20000     /* naps */
 
 static void nap(void)
 {
@@ -99,6 +100,9 @@ int main(void)
         fill(mpi, data);
     else
         drain(mpi, data);
+    for (uint32_t i = 0; i < MORE; i++)
+        CHECK_EQ(mp_mpi_module_2.send(mpi, 1 - mp_mpi_module_2.rank(mpi), data, BYTES),
+                 MP_MPI_SENT);
     free(data);
     mp_mpi_module_2.close(mpi);
     return 0;

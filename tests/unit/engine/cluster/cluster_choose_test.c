@@ -17,6 +17,8 @@ struct world {
     uint16_t device[3 * EXPERTS];
     uint32_t where[EXPERTS], list[EXPERTS];
     double tokens[EXPERTS], calls[EXPERTS];
+    uint64_t live[EXPERTS];
+    uint8_t no_fetch[EXPERTS];
 };
 
 static void world_init(struct world *w, const char *place, const uint32_t *holder)
@@ -35,6 +37,9 @@ static void world_init(struct world *w, const char *place, const uint32_t *holde
         .list_tokens = w->list,
         .tokens = w->tokens,
         .calls = w->calls,
+        .live = w->live,
+        .no_fetch = w->no_fetch,
+        .fetch_ns = 1e9, /* not for once in so few layers */
     };
     for (uint32_t e = 0; e < EXPERTS; e++)
         w->device[holder[e] * EXPERTS + e] = 1;

@@ -8,13 +8,18 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "engine/cluster/hash.h"
 #include "tests/support/test.h"
 #include "vmm/base/compiler.h"
 #include "vmm/base/error.h"
 
-static const struct mp_message_limits limits = {
-    .ranks = 3, .layers = 4, .experts = 8, .top_k = 2, .hidden = 5, .tokens_max = 6
-};
+static const struct mp_message_limits limits = { .ranks = 3,
+                                                 .layers = 4,
+                                                 .experts = 8,
+                                                 .top_k = 2,
+                                                 .hidden = 5,
+                                                 .tokens_max = 6,
+                                                 .expert_bytes = 21 };
 
 #define IDS (4 * 8)
 #define STATS_BYTES (sizeof(struct mp_message_stats) + 2 * (IDS + 3) * sizeof(double))
@@ -96,7 +101,8 @@ static void right_ones(void)
             kind == MP_MESSAGE_REFUSE || kind == MP_MESSAGE_BEAT || kind == MP_MESSAGE_READY ||
             kind == MP_MESSAGE_SWITCH || kind == MP_MESSAGE_DONE || kind == MP_MESSAGE_RESULT ||
             kind == MP_MESSAGE_GATE || kind == MP_MESSAGE_OPEN || kind == MP_MESSAGE_STAY ||
-            kind == MP_MESSAGE_WANT || kind == MP_MESSAGE_TAKE;
+            kind == MP_MESSAGE_WANT || kind == MP_MESSAGE_TAKE || kind == MP_MESSAGE_LEAVE ||
+            kind == MP_MESSAGE_HAVE || kind == MP_MESSAGE_GIVEUP || kind == MP_MESSAGE_FETCH;
 
         CHECK(mp_message_kind_name(kind)[0] != '\0');
         if (bare)
@@ -204,6 +210,78 @@ static void wrong_others(void)
     is_refused(made, "the length");
 }
 
+/* An expert's bytes, and what they hash to. */
+static struct made make_bytes(void)
+{
+    struct made made = make(MP_MESSAGE_BYTES, sizeof(uint64_t) + 21);
+    uint64_t *hash = (uint64_t *)(made.head + 1);
+
+    memset(hash + 1, 'x', 21);
+    *hash = mp_hash_bytes(hash + 1, 21);
+    made.head->groups = 7;
+    return made;
+}
+
+static void bytes_of_an_expert(void)
+{
+    struct made made = make_bytes();
+    struct mp_message message;
+
+    CHECK_EQ(mp_message_parse(made.head, made.bytes, &limits, &message), MP_OK);
+    CHECK_EQ(message.bytes_count, 21);
+    CHECK(message.bytes == (const char *)made.head + sizeof(*made.head) + sizeof(uint64_t));
+    free(made.head);
+    made = make_bytes();
+    ((char *)made.head)[made.bytes - 1] ^= 1;
+    is_refused(made, "the hash of its bytes");
+    made = make_bytes();
+    made.head->groups = 8;
+    is_refused(made, "an expert");
+    is_refused(make(MP_MESSAGE_BYTES, 0), "the length");
+    is_refused(make(MP_MESSAGE_BYTES, sizeof(uint64_t)), "the length");
+    is_refused(make(MP_MESSAGE_BYTES, sizeof(uint64_t) + 22), "the length");
+    made = make(MP_MESSAGE_FETCH, 0);
+    made.head->groups = 8;
+    is_refused(made, "an expert");
+}
+
+/* Two experts, 4 and 9, that are there. */
+static struct made make_have(void)
+{
+    struct made made = make(MP_MESSAGE_HAVE, 2 * sizeof(struct mp_message_copy));
+    struct mp_message_copy *copies = (void *)(made.head + 1);
+
+    made.head->groups = 2;
+    copies[0].id = 4;
+    copies[1].id = 9;
+    return made;
+}
+
+static void lists_of_experts(void)
+{
+    struct made made = make_have();
+
+    is_taken(make_have());
+    ((struct mp_message_copy *)(made.head + 1))[1].id = 4;
+    is_refused(made, "the order of experts");
+    made = make_have();
+    ((struct mp_message_copy *)(made.head + 1))[1].id = IDS;
+    is_refused(made, "an expert");
+    made = make_have();
+    made.head->groups = UINT32_MAX;
+    is_refused(made, "the length");
+    made = make(MP_MESSAGE_LEAVE, 2 * sizeof(uint32_t));
+    made.head->groups = 2;
+    is_refused(made, "the order of experts");
+    made = make(MP_MESSAGE_LEAVE, sizeof(uint32_t));
+    made.head->groups = 1;
+    memset(made.head + 1, 0xff, sizeof(uint32_t));
+    is_refused(made, "an expert");
+    made = make(MP_MESSAGE_LEAVE, sizeof(uint32_t));
+    made.head->groups = 2;
+    is_refused(made, "the length");
+}
+
 /* Each byte of a call at its extremes: whatever is taken is within the limits. */
 static void any_byte(void)
 {
@@ -240,6 +318,13 @@ static void sizes(void)
     CHECK(bytes >= mp_message_call_bytes(&limits, 8, 6, 12));
     CHECK(bytes >= mp_message_reply_bytes(&limits, 12));
     CHECK(bytes >= sizeof(struct mp_message_head) + 3 * IDS * 2);
+    CHECK(bytes >= sizeof(struct mp_message_head) + IDS * sizeof(struct mp_message_copy));
+    large.expert_bytes = 1u << 30;
+    CHECK_EQ(mp_message_bytes_max(&large, &bytes), MP_OK);
+    CHECK(bytes > large.expert_bytes);
+    large.expert_bytes = UINT64_MAX;
+    CHECK_EQ(mp_message_bytes_max(&large, &bytes), MP_ERR_CONFIG);
+    large = limits;
     large.tokens_max = 1u << 18;
     large.hidden = 1u << 14;
     CHECK_EQ(mp_message_bytes_max(&large, &bytes), MP_ERR_CONFIG);
@@ -255,6 +340,8 @@ int main(void)
     RUN(wrong_heads);
     RUN(wrong_calls);
     RUN(wrong_others);
+    RUN(bytes_of_an_expert);
+    RUN(lists_of_experts);
     RUN(any_byte);
     RUN(sizes);
     return 0;

@@ -348,6 +348,25 @@ static void an_end_fails(void)
     CHECK_EQ(failed, 1);
 }
 
+/* What the others still send is taken; then all meet. */
+static void the_end_waits_for_all(void)
+{
+    static const struct plan calls[] = { { "Ibarrier", 0, DEATH }, { "Test", 0, DEATH } };
+    struct mp_mpi *mpi = start_again();
+
+    post(1, 4);
+    post(2, 9);
+    stuck = 3;
+    MODULE->close(mpi);
+    CHECK(mails == 0 && stuck == 0 && finalized == 1);
+    for (size_t i = 0; i < sizeof(calls) / sizeof(calls[0]); i++) {
+        mpi = start_again(); /* somebody dies before that */
+        fails(0, calls[i].call, calls[i].skip, calls[i].code);
+        MODULE->close(mpi);
+        CHECK(failed == 1 && finalized == 0);
+    }
+}
+
 static void too_much(void)
 {
     struct mp_mpi *mpi = start_again();
@@ -389,6 +408,53 @@ static void memory_is_short(void)
     MODULE->close(mpi);
 }
 
+/* Whoever died is known by then, and a group that stays is no harm. */
+static void a_group_is_not_freed(void)
+{
+    struct mp_mpi *mpi = start_and_lose(2);
+    struct sent *under_way = mpi->sends;
+
+    fails(0, "Group_free", 0, MPI_ERR_OTHER);
+    CHECK_EQ(restart(mpi), MP_MPI_SENT);
+    CHECK_EQ(failed, 1);
+    free(under_way);
+    stuck = 0;
+    MODULE->close(mpi);
+}
+
+static void all_calls_of(const char *path)
+{
+    char line[256];
+    FILE *file = fopen(path, "r");
+    uint32_t seen = 0;
+
+    CHECK(file != NULL);
+    while (fgets(line, sizeof(line), file) != NULL) {
+        for (const char *at = line; (at = strstr(at, "MPI")) != NULL; at++) {
+            const char *name = at + (strncmp(at, "MPIX_", 5) == 0 ? 5 : 4);
+            const size_t bytes =
+                strspn(name, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ_");
+
+            if (name[-1] != '_' || name[bytes] != '(' || name[bytes + 1] == ')')
+                continue; /* a comment's is MPI_Name() */
+            seen++;
+            if (!has_failed(name, bytes)) {
+                fprintf(stderr, "%s: MPI_%.*s has failed in no test\n", path, (int)bytes, name);
+                exit(1);
+            }
+        }
+    }
+    CHECK(seen >= 10);
+    fclose(file);
+}
+
+/* The last test: whatever the sources call has failed in one before. */
+static void no_call_is_left_out(void)
+{
+    all_calls_of("engine/cluster/mpi_module.c");
+    all_calls_of("engine/cluster/mpi_restart.c");
+}
+
 int main(void)
 {
     RUN(nothing_fails);
@@ -403,7 +469,10 @@ int main(void)
     RUN(a_restart_fails);
     RUN(another_rank_gives_up);
     RUN(an_end_fails);
+    RUN(the_end_waits_for_all);
     RUN(too_much);
     RUN(memory_is_short);
+    RUN(a_group_is_not_freed);
+    RUN(no_call_is_left_out);
     return 0;
 }

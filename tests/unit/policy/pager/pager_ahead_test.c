@@ -444,6 +444,32 @@ static void what_is_predicted_is_kept_while_others_can_go(void)
     world_close(&w);
 }
 
+/* A need found only slots that were being filled; the reads end while somebody else looks. */
+static void what_has_arrived_meanwhile_is_room(void)
+{
+    static const uint8_t placed[4] = { MP_PLACED_KEEP, MP_PLACED_KEEP };
+    const uint32_t expert = 1;
+    struct world_options options = { .layers = 2, .experts = 2, .top_k = 1, .slots = 2 };
+    uint8_t resident[2];
+    struct world_gate gate;
+    struct world w;
+
+    world_gate_init(&gate);
+    options.reads_clock = &gate.super;
+    world_open(&options, &w);
+    world_gate_set(&gate, true);
+    mp_pager_place(w.pager, placed);
+    mp_pager_fill_placed(w.pager, NULL, NULL);
+    mp_pager_place(w.pager, NULL);
+    CHECK_EQ(world_begin(&w, 1, &expert, 1), MP_OK);
+    world_gate_set(&gate, false);
+    world_wait_until_idle(&w);
+    mp_pager_residents(w.pager, 1, false, resident);
+    CHECK_EQ(world_finish(&w, 1, &expert, 1), MP_OK);
+    CHECK_EQ(w.counters.prefetch_issued, 2);
+    world_close(&w);
+}
+
 int main(void)
 {
     world_prepare();
@@ -461,5 +487,6 @@ int main(void)
     RUN(a_layer_with_its_share_gives_up_one_of_its_own);
     RUN(what_was_kept_is_kept_for_one_run_of_its_layer);
     RUN(what_is_predicted_is_kept_while_others_can_go);
+    RUN(what_has_arrived_meanwhile_is_room);
     return 0;
 }

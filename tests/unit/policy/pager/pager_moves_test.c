@@ -102,6 +102,60 @@ static void shares_are_revised_after_the_last_layer(void)
     world_close(&w);
 }
 
+/* Layer 0 gets two slots of layer 1, and the experts that the partition names for them at once;
+ * layer 1 gives up what was used least lately, and gets nothing beyond its share. */
+static void room_of_new_shares_is_filled(void)
+{
+    struct world w;
+
+    reset_plan();
+    open_planned(&w, 2, 8, false);
+    world_run(&w, 0, ids, 4);
+    world_run(&w, 1, ids, 4);
+    CHECK(residents(&w, 0) == 0x0f && residents(&w, 1) == 0x0f);
+    plan_revises = true;
+    plan_quota[0] = 6;
+    plan_quota[1] = 2;
+    plan_count = 8;
+    for (uint32_t i = 0; i < 8; i++)
+        plan_units[i] = i < 6 ? i : 8 + i; /* and two of layer 1 that are not there */
+    world_run(&w, 1, ids, 2);
+    world_wait_until_idle(&w);
+    CHECK_EQ(residents(&w, 0), 0x3f);
+    CHECK_EQ(residents(&w, 1), 0x03);
+    CHECK_EQ(w.counters.invalid_decisions, 0);
+    CHECK(mp_pager_check(w.pager));
+    plan_units[7] = 16; /* no such expert */
+    world_run(&w, 1, ids, 2);
+    CHECK_EQ(w.counters.invalid_decisions, 1);
+    world_close(&w);
+}
+
+/* More of them than may be read ahead, and used longest ago: no victims until their layer begins,
+ * unless a demand finds nothing else. */
+static void what_is_foreseen_is_no_victim(void)
+{
+    struct world w;
+
+    reset_plan();
+    open_planned(&w, 2, 8, true);
+    world_run(&w, 1, ids, 4);
+    world_run(&w, 0, ids, 4);
+    CHECK(residents(&w, 0) == 0x0f && residents(&w, 1) == 0x0f);
+    mp_pager_foresee(w.pager, 1, ids, 4);
+    mp_pager_foresee(w.pager, 1, ids + 7, 1); /* not there: nothing happens */
+    world_run(&w, 0, ids + 4, 2);
+    CHECK(residents(&w, 0) == 0x3c && residents(&w, 1) == 0x0f);
+    CHECK(mp_pager_check(w.pager));
+    world_run(&w, 0, ids, 6); /* two of these are demands without another slot */
+    CHECK(residents(&w, 0) == 0x3f && residents(&w, 1) == 0x0c);
+    world_run(&w, 1, ids + 2, 1); /* from now on 3 is like any other */
+    world_run(&w, 0, ids, 7);
+    CHECK(residents(&w, 0) == 0x7f && residents(&w, 1) == 0x04);
+    CHECK(mp_pager_check(w.pager));
+    world_close(&w);
+}
+
 /* Between layers a pause waits for what is read ahead, and then the device is idle. */
 static void a_pause_is_idle(void)
 {
@@ -251,6 +305,8 @@ int main(void)
 {
     world_prepare();
     RUN(shares_are_revised_after_the_last_layer);
+    RUN(room_of_new_shares_is_filled);
+    RUN(what_is_foreseen_is_no_victim);
     RUN(a_pause_is_idle);
     RUN(what_is_due_is_not_put_off_by_guesses);
     RUN(a_demand_waits_where_residents_stay);

@@ -184,6 +184,8 @@ static const struct mp_step_executor fake_executors[TEST_EXECUTORS + 1] = {
     { .ctx = &fourth, .begin = begin_fourth, .take = take_fourth },
 };
 
+static const struct mp_step_executor *fake_table = fake_executors;
+
 static inline void open_fake(const struct mp_policy_names *names, const struct mp_step_ops *ops)
 {
     const struct world_options options = {
@@ -198,7 +200,7 @@ static inline void open_fake(const struct mp_policy_names *names, const struct m
     struct mp_step_config config = { .ops = ops,
                                      .ctx = &fake,
                                      .costs = fake_costs,
-                                     .executors = fake_executors,
+                                     .executors = fake_table,
                                      .clock = mp_clock_monotonic() };
 
     memset(&fake, 0, sizeof(fake));

@@ -126,6 +126,90 @@ static void slices_of_an_expert_stand_together(void)
     close_fake();
 }
 
+/* Work ends when it is asked for. */
+static uint32_t under_way[2 * EXPERTS], under_way_count;
+
+static enum mp_status begin_only(void *ctx, uint32_t layer, const struct mp_expert_work *work,
+                                 uint32_t count)
+{
+    for (uint32_t i = 0; i < count; i++)
+        under_way[under_way_count++] = work[i].need;
+    return fake_experts(ctx, layer, work, count);
+}
+
+static enum mp_status end_all(void *ctx, bool wait, uint32_t *needs, uint32_t *count_p)
+{
+    CHECK(ctx == &fake && wait);
+    memcpy(needs, under_way, under_way_count * sizeof(needs[0]));
+    *count_p = under_way_count;
+    under_way_count = 0;
+    return MP_OK;
+}
+
+static bool any_under_way(void *ctx)
+{
+    (void)ctx;
+    return under_way_count > 0;
+}
+
+/* A device computes residents while the host waits for scores of the next layer. */
+static void residents_begin_before_a_prediction(void)
+{
+    static const struct mp_step_executor executor = { .ctx = &fake, .begin = begin_only };
+    static const float scores[EXPERTS] = { 0.6f, 0.4f, 0, 0 };
+    struct mp_step_ops ops = all_ops;
+
+    ops.ended = end_all;
+    ops.any_ended = any_under_way;
+    for (int beside = 0; beside < 2; beside++) {
+        ops.predicts_beside = beside;
+        fake_table = &executor;
+        open_fake(&with_gate, &ops);
+        fake_table = fake_executors;
+        set_scores(scores, 1);
+        CHECK_EQ(run_layer(1), MP_OK);
+        CHECK_EQ(run_layer(1), MP_OK);
+        CHECK(strstr(fake.log, "source") != NULL && strstr(fake.log, "expert") != NULL);
+        CHECK_EQ(strstr(fake.log, "expert") < strstr(fake.log, "source"), beside == 1);
+        CHECK_EQ(fake.world.counters.hits, 2);
+        layer_is_closed_and_sound();
+        close_fake();
+    }
+}
+
+static void run_two(uint32_t layer, uint32_t a, uint32_t b)
+{
+    const float guessed[EXPERTS] = { 0.6f, 0.4f, 0, 0 };
+    float scores[EXPERTS] = { 0 };
+
+    scores[a] = 0.6f;
+    scores[b] = 0.4f;
+    set_scores(scores, 1);
+    memcpy(fake.source, guessed, sizeof(guessed));
+    CHECK_EQ(run_layer(layer), MP_OK);
+}
+
+/* Prefetch policy `window` names what is absent only. Residents that are predicted stay all the
+ * same, though nothing has been used for longer. */
+static void what_is_predicted_is_no_victim(void)
+{
+    const struct mp_policy_names names = { .profile = "gate-lru",
+                                           .policy[MP_POLICY_PREFETCH] = "window" };
+    uint64_t misses;
+
+    open_fake(&names, &all_ops);
+    run_two(1, 0, 1);
+    run_two(2, 0, 1);
+    run_two(0, 0, 1); /* predicts experts 0 and 1 of layer 1 */
+    run_two(2, 2, 3); /* all slots are taken */
+    run_two(0, 2, 3); /* two have to leave */
+    misses = fake.world.counters.misses;
+    run_two(1, 0, 1);
+    CHECK_EQ(fake.world.counters.misses, misses);
+    layer_is_closed_and_sound();
+    close_fake();
+}
+
 static void nobody_guesses_what_cannot_move(void)
 {
     fake_slots = LAYERS * EXPERTS;
@@ -303,6 +387,8 @@ int main(void)
     RUN(what_the_device_tier_cannot_take_goes_to_the_cpu);
     RUN(each_executor_gets_its_own_work);
     RUN(slices_of_an_expert_stand_together);
+    RUN(residents_begin_before_a_prediction);
+    RUN(what_is_predicted_is_no_victim);
     RUN(nobody_guesses_what_cannot_move);
     RUN(predictors_that_wrap_look_into_the_next_step);
     RUN(no_layer_is_ahead_of_itself);

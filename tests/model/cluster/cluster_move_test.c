@@ -1,0 +1,165 @@
+/*
+ * From one placement to the next, as rank 2 of three sees it. An expert leaves its memory only when
+ * another rank has it, whatever it has to read meanwhile, also if that rank dies or gives up.
+ */
+#include "tests/model/cluster/move_world.h"
+
+/* Expert 0 is to be with rank 1: rank 2 says that it leaves, and is told that it is there. */
+static void what_leaves_waits_until_another_rank_has_it(void)
+{
+    static struct said said;
+
+    open_world(NULL);
+    say_place(1, 1);
+    turn(MS);
+    CHECK(hear(0, MP_MESSAGE_LEAVE, &said));
+    CHECK_EQ(said.head.epoch, 2);
+    CHECK_EQ(said.head.groups, 1);
+    CHECK_EQ(*(uint32_t *)said.body, 0);
+    press();
+    CHECK(has(0));
+    say_have(1, 1, 0, right(0)); /* in another move */
+    say_have(1, 2, 0, right(0) + 1);
+    say_have(0, 2, 7, right(7)); /* another expert */
+    press();
+    CHECK(has(0));
+    wait_until_there(KEPT); /* there is room for what comes, beside it */
+    say_have(1, 2, 0, right(0));
+    press();
+    CHECK(!has(0));
+    for (uint32_t id = 1; id <= KEPT; id++)
+        wait_until_there(id);
+    say_bare(0, MP_MESSAGE_SWITCH, 1);
+    turn(MS);
+    CHECK_EQ(w.rank->report.epoch, 1);
+    CHECK_EQ(w.rank->report.migrations, 1);
+    close_world();
+}
+
+/* After the switch, too: who has not heard that it is elsewhere keeps it. */
+static void what_leaves_waits_beyond_the_switch(void)
+{
+    open_world(NULL);
+    say_place(1, 1);
+    wait_until_there(KEPT);
+    say_bare(0, MP_MESSAGE_SWITCH, 1);
+    turn(MS);
+    CHECK_EQ(w.rank->report.migrations, 1);
+    press();
+    CHECK(has(0));
+    say_have(1, 2, 0, right(0));
+    press();
+    CHECK(!has(0));
+    close_world();
+}
+
+/* Rank 0 drops it, too: it has the lower number, so that it is to wait for rank 1. */
+static void of_two_that_drop_it_the_lower_one_keeps_it(void)
+{
+    open_world(NULL);
+    say_place(1, 1);
+    turn(MS);
+    say_have(0, 2, 0, right(0));
+    press();
+    CHECK(!has(0));
+    close_world();
+}
+
+/* The rank that is to have it dies, its copy being under way. */
+static void who_was_to_have_it_dies(void)
+{
+    open_world(NULL);
+    say_place(1, 1);
+    turn(MS);
+    loopback_kill(w.net, 1);
+    press();
+    CHECK(has(0));
+    CHECK(!w.rank->copying);
+    CHECK_EQ(w.rank->keeps[0], MP_PLACED_KEEP);
+    close_world();
+}
+
+/* It dies when it has it: the bytes come back from the file. */
+static void who_has_it_dies(void)
+{
+    open_world(NULL);
+    say_place(1, 1);
+    turn(MS);
+    say_have(1, 2, 0, right(0));
+    press();
+    CHECK(!has(0));
+    loopback_kill(w.net, 1);
+    wait_until_there(0);
+    CHECK_EQ(w.rank->report.epoch, 0);
+    close_world();
+}
+
+/* Its copy fails: it never says that it has it, and the scheduler gives up. */
+static void the_copy_fails(void)
+{
+    static struct said said;
+
+    open_world(NULL);
+    say_place(1, 1);
+    wait_until_there(KEPT);
+    say_bare(0, MP_MESSAGE_GIVEUP, 1);
+    turn(MS);
+    CHECK(hear(0, MP_MESSAGE_LEAVE, &said)); /* now it is the other one that leaves */
+    CHECK_EQ(said.head.epoch, 3);
+    CHECK_EQ(*(uint32_t *)said.body, KEPT);
+    press();
+    CHECK(has(0) && has(KEPT));
+    say_have(1, 3, KEPT, right(KEPT));
+    press();
+    CHECK(has(0) && !has(KEPT));
+    mp_rank_greet(w.rank, 0);
+    CHECK(hear(0, MP_MESSAGE_HELLO, &said));
+    CHECK_EQ(said.head.epoch, 1); /* who comes back goes on with the next one */
+    say_place(1, 1);              /* this number is used up */
+    turn(MS);
+    CHECK(!w.rank->copying);
+    say_place(2, 1);
+    turn(MS);
+    CHECK(w.rank->copying);
+    close_world();
+}
+
+/* Rank 1 drops what rank 2 gets: it hears of it when it is there, and each time it asks. */
+static void who_waits_hears_of_copies(void)
+{
+    static struct said said;
+
+    open_world(NULL);
+    say_leaving(1, 2, KEPT); /* before the placement comes */
+    say_place(1, 1);
+    wait_until_there(KEPT);
+    turn(MS);
+    CHECK(hear(0, MP_MESSAGE_HAVE, &said));
+    CHECK_EQ(said.head.epoch, 2);
+    CHECK_EQ(said.head.groups, 1);
+    CHECK_EQ(((struct mp_message_copy *)said.body)->id, KEPT);
+    CHECK_EQ(((struct mp_message_copy *)said.body)->hash, right(KEPT));
+    CHECK_EQ(w.rank->keeps[KEPT], MP_PLACED_SOLE);
+    press();
+    CHECK(has(KEPT));
+    CHECK(!hear(0, MP_MESSAGE_HAVE, &said));
+    say_leaving(0, 2, KEPT);
+    turn(MS);
+    CHECK(hear(0, MP_MESSAGE_HAVE, &said));
+    say_leaving(0, 1, KEPT); /* of an earlier move */
+    turn(MS);
+    CHECK(!hear(0, MP_MESSAGE_HAVE, &said));
+    close_world();
+}
+
+int main(void)
+{
+    RUN(what_leaves_waits_until_another_rank_has_it);
+    RUN(what_leaves_waits_beyond_the_switch);
+    RUN(of_two_that_drop_it_the_lower_one_keeps_it);
+    RUN(who_was_to_have_it_dies);
+    RUN(who_has_it_dies);
+    RUN(the_copy_fails);
+    RUN(who_waits_hears_of_copies);
+    return 0;
+}
