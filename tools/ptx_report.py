@@ -21,11 +21,12 @@ ARCHES = {75: (1024, 16, 64), 80: (2048, 32, 164), 86: (1536, 16, 100), 89: (153
 IN_FLIGHT = {"gemv1_bf16": 64, "gemv2_bf16": 64, "gemv4_bf16": 32, "gemv8_bf16": 64, "gemv1_f32": 128,
              "project1_bf16": 64, "project2_bf16": 64, "project4_bf16": 32, "project8_bf16": 64,
              "route1_bf16": 64, "experts_up1_bf16": 64, "experts_down1_bf16": 64,
-             "experts_up8_bf16": 64, "experts_down8_bf16": 64, "attend": 128, "attend_split": 128,
-             "read": 64}
+             "experts_up8_bf16": 64, "experts_down8_bf16": 64, "attend_f32": 128, "attend_bf16": 128,
+             "attend_split_f32": 128, "attend_split_bf16": 128, "read": 64}
 SHOWN = list(IN_FLIGHT) + ["experts_up_bf16", "experts_down_bf16", "gemm_bf16", "route8_bf16",
-                           "combine", "place", "sample"]
-SHARED = {"attend": (32 * (2 + 128) + 33) * 4}  # dynamic shared memory that counts here
+                           "combine", "place", "sample_list", "sample"]
+ATTEND_SHARED = (32 * (2 + 128) + 33) * 4  # dynamic, that counts here
+SHARED = {"attend_f32": ATTEND_SHARED, "attend_bf16": ATTEND_SHARED}
 
 
 def assemble(ptxas, arch):

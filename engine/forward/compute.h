@@ -95,6 +95,9 @@ struct mp_compute_ops {
     /* Optional: as in struct mp_step_ops (policy/pager/step.h). */
     enum mp_status (*ended)(struct mp_compute *c, bool wait, uint32_t *needs, uint32_t *count_p);
     bool (*any_ended)(struct mp_compute *c);
+    /* Optional: do experts that are under way have the pool, and the scratch of state on the host?
+     * If not, none will before the engine's thread begins some. */
+    bool (*pool_taken)(struct mp_compute *c);
     /* x += the sum of the experts' results in rank order, weighted by weights(T, R), plus the
      * shared expert's, through the norms and the scale that the model has behind them; all experts
      * of the layer have ended. */

@@ -1,13 +1,17 @@
 /*
- * Layouts and size of the KV cache, and copies inside it. Its memory is part of the state.
+ * Layouts and size of the KV cache, copies inside it, and pages of it that go back. Its memory is
+ * part of the state.
  */
 #include "engine/forward/kv.h"
 
 #include <string.h>
+#include <sys/mman.h>
 
 #include "engine/forward/engine_int.h"
 #include "engine/forward/recurrent.h"
 #include "vmm/base/error.h"
+
+#define PAGE 4096u
 
 /* Of one position: bytes of all heads of layer `layer`, and 0 without attention. */
 static uint64_t layer_bytes(const struct mp_engine_config *config, uint32_t layer)
@@ -56,6 +60,39 @@ struct mp_kv mp_kv_layout(const struct mp_engine_config *config, enum mp_kv_orde
         at += layer_bytes(config, i) * config->sequences * config->ctx;
     }
     return kv;
+}
+
+static uint64_t in_pages(uint64_t bytes)
+{
+    return (bytes + PAGE - 1) / PAGE * PAGE;
+}
+
+/* Of one layer's keys, or values: as many runs as heads, each `stride` from the last one. A run
+ * that does not begin with a page has parts of two more. */
+static uint64_t runs_bytes(uint64_t run, uint64_t stride, uint64_t heads, uint64_t first)
+{
+    const uint64_t border = stride % PAGE != 0 || first % PAGE != 0 ? PAGE : 0;
+    const uint64_t apart = heads * (in_pages(run) + border),
+                   whole = in_pages(heads * stride) + border;
+
+    return apart < whole ? apart : whole;
+}
+
+uint64_t mp_kv_sequence_bytes(const struct mp_engine_config *config, uint32_t positions)
+{
+    const struct mp_model_config *m = config->model;
+    const struct mp_kv kv = mp_kv_layout(config, MP_KV_BY_HEAD);
+    uint64_t bytes = 0;
+
+    for (uint32_t layer = 0; positions > 0 && layer < m->layers; layer++) {
+        const uint64_t row = mp_kv_row_bytes(&kv, layer);
+
+        if (!m->linear[layer])
+            bytes +=
+                (m->kv_rank > 0 ? 1 : 2) * runs_bytes(positions * row, kv.ctx * row,
+                                                      mp_layer_kv_heads(m, layer), kv.first[layer]);
+    }
+    return bytes;
 }
 
 /* A head's keys, or its values, of positions that follow each other. */
@@ -156,4 +193,41 @@ void mp_engine_restore_kv(struct mp_engine *engine, uint32_t sequence, uint32_t 
                           uint32_t count, const void *in)
 {
     each_run(engine, sequence, first, count, restore_run, &in);
+}
+
+/* Whole pages between the two; others have bytes of neighbours. */
+static void drop_pages(uint8_t *from, uint8_t *end)
+{
+    const uintptr_t first = in_pages((uintptr_t)from), last = (uintptr_t)end / PAGE * PAGE;
+
+    if (last > first) /* pages that are locked stay: nobody reads them before they are written */
+        (void)madvise((void *)first, last - first, MADV_DONTNEED);
+}
+
+/* Runs of neighbouring heads are adjacent, so that whole sequences have fewer borders. */
+static void drop_rows(uint8_t *cache, const struct mp_kv *kv, uint32_t layer, uint32_t sequence,
+                      uint32_t first)
+{
+    const uint32_t heads = mp_layer_kv_heads(kv->model, layer), parts = first > 0 ? heads : 1;
+    const size_t row = mp_kv_row_bytes(kv, layer), bytes = heads / parts * kv->ctx * row;
+
+    for (uint32_t part = 0; part < parts; part++) {
+        uint8_t *at = cache + mp_kv_at(kv, layer, sequence, part, 0);
+
+        drop_pages(at + first * row, at + bytes);
+    }
+}
+
+void mp_engine_drop_kv(struct mp_engine *engine, uint32_t sequence, uint32_t first)
+{
+    const struct mp_model_config *m = engine->config.model;
+    const struct mp_kv *kv = &engine->compute->kv;
+
+    for (uint32_t layer = 0; engine->device == NULL && layer < m->layers; layer++) {
+        if (m->linear[layer])
+            continue;
+        drop_rows(engine->state.k_cache, kv, layer, sequence, first);
+        if (m->kv_rank == 0)
+            drop_rows(engine->state.v_cache, kv, layer, sequence, first);
+    }
 }

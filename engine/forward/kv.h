@@ -39,6 +39,12 @@ enum mp_status mp_kv_check(const struct mp_engine_config *config) MP_MUST_CHECK;
  * bits. */
 void mp_kv_shape(const struct mp_engine_config *config, uint64_t dims[4]);
 
+/*
+ * Bytes of RAM that a sequence's first `positions` take at most where the CPU computes, in whole
+ * pages: those of each head's run come when they are touched. 0 only for no positions.
+ */
+uint64_t mp_kv_sequence_bytes(const struct mp_engine_config *config, uint32_t positions);
+
 struct mp_kv mp_kv_layout(const struct mp_engine_config *config, enum mp_kv_order order);
 
 /* Elements between the same head's keys, or values, of two positions. */

@@ -64,8 +64,9 @@ struct mp_cuda_rmsnorm {
 
 /*
  * Queries and keys of T tokens get their norm (where q_norm, k_norm are not 0; float (D)) and
- * position (cosine, sine: float (C, D/2)); keys and values go to the cache of their sequence:
- * k_cache[(sequence[t] * ctx + position[t]) * K + i], float.
+ * position (cosine, sine: float (C, D/2)); keys and values go to the cache of their sequence,
+ * rounded to nearest: k_cache[(sequence[t] * ctx + position[t]) * K + i], of `type`, which is F32,
+ * BF16 or F16.
  */
 struct mp_cuda_place {
     uint64_t q, k, v; // (T, Q), (T, K), (T, K)
@@ -74,19 +75,21 @@ struct mp_cuda_place {
     uint64_t sequence, position; /* u32 (T) */
     uint32_t heads, kv_heads, head_dim, tokens, ctx;
     float eps;
+    uint32_t type, pad;
 };
 
 /*
- * out[t][h] = softmax(scale q k) v over positions [0, position[t]] of sequence[t]. `attend`: a
+ * out[t][h] = softmax(scale q k) v over positions [0, position[t]] of sequence[t]. `attend_*`: a
  * block for each (token, head). Where those are fewer than the device can run and contexts are
- * long, `attend_split` does the same with four, the same parameters and the same bits. head_dim:
- * even, at most 256.
+ * long, `attend_split_*` does the same with four, the same parameters and the same bits. The end of
+ * the name is the cache's type; rounded values have the bits of the same values as floats.
+ * head_dim: even, at most 256.
  */
 struct mp_cuda_attend {
     uint64_t q, out, k_cache, v_cache, sequence, position;
     uint32_t heads, kv_heads, head_dim, tokens, ctx;
     float scale;
-    /* Of attend_split only: mp_cuda_attend_part_bytes(); u32 (T, heads), 0 before and after. */
+    /* Of attend_split_* only: mp_cuda_attend_part_bytes(); u32 (T, heads), 0 before and after. */
     uint64_t part, turn;
 };
 
@@ -196,7 +199,15 @@ struct mp_cuda_argmax {
     uint32_t vocab, tokens;
 };
 
+/* Of a block of sample_list and sample: what follows logits in order, and sums. */
+struct mp_cuda_sample_part {
+    uint64_t place[16]; /* of its first tokens in order, 0: it has no more */
+    uint64_t mass, nan; /* the sum of its tokens' probabilities; how many logits are NaN */
+};
+
 /*
+ * In two launches, sample_list and then sample, with the same parameters:
+ *
  * token[t] (u32) := one sampled from logits[t][v] as engine/forward/sampler.h says, by uniform[t]
  * (u32, in 2^-32): of the tokens in order, greatest logit first and equal ones by lower number, cut
  * to the top_k first (0: no cut) and then to the fewest whose probabilities reach top_p, the one
@@ -211,7 +222,8 @@ struct mp_cuda_argmax {
  */
 struct mp_cuda_sample {
     uint64_t logits, uniform, token;
-    uint64_t top_p; /* in 2^-32; 2^32: no cut */
+    uint64_t part, turn; /* mp_cuda_sample_part_bytes(); u32 (tokens), 0 before and after */
+    uint64_t top_p;      /* in 2^-32; 2^32: no cut */
     uint32_t vocab, tokens, top_k;
     float temperature;
 };
@@ -275,8 +287,12 @@ struct mp_cuda_spin {
     X(project4_f16, mp_cuda_project)       \
     X(project8_f16, mp_cuda_project)       \
     X(place, mp_cuda_place)                \
-    X(attend, mp_cuda_attend)              \
-    X(attend_split, mp_cuda_attend)        \
+    X(attend_f32, mp_cuda_attend)          \
+    X(attend_bf16, mp_cuda_attend)         \
+    X(attend_f16, mp_cuda_attend)          \
+    X(attend_split_f32, mp_cuda_attend)    \
+    X(attend_split_bf16, mp_cuda_attend)   \
+    X(attend_split_f16, mp_cuda_attend)    \
     X(softmax, mp_cuda_softmax)            \
     X(axpy, mp_cuda_axpy)                  \
     X(silu_mul, mp_cuda_silu_mul)          \
@@ -308,6 +324,7 @@ struct mp_cuda_spin {
     X(route1_f16, mp_cuda_route)           \
     X(route8_f16, mp_cuda_route)           \
     X(argmax, mp_cuda_argmax)              \
+    X(sample_list, mp_cuda_sample)         \
     X(sample, mp_cuda_sample)              \
     X(round_bf16, mp_cuda_round)           \
     X(round_f16, mp_cuda_round)            \
@@ -342,6 +359,9 @@ enum mp_cuda_kernel mp_cuda_route(uint32_t type, uint32_t tokens);
 enum mp_cuda_kernel mp_cuda_experts_up(uint32_t type, uint32_t rows_max);
 enum mp_cuda_kernel mp_cuda_experts_down(uint32_t type, uint32_t rows_max);
 
+/* Those for a KV cache of this type, which has kernels. */
+enum mp_cuda_kernel mp_cuda_attend(uint32_t type, int split);
+
 /* How a kernel is launched for its parameter: blocks, threads of one, dynamic shared memory. */
 struct mp_cuda_grid {
     uint32_t x, y, z, threads, shared_bytes;
@@ -357,6 +377,9 @@ struct mp_cuda_grid mp_cuda_kernel_grid(enum mp_cuda_kernel kernel, const void *
 
 /* Bytes of `part` for such a launch. */
 uint64_t mp_cuda_attend_part_bytes(const struct mp_cuda_attend *params);
+
+/* What `part` points to; uses vocab and tokens. */
+uint64_t mp_cuda_sample_part_bytes(const struct mp_cuda_sample *params);
 
 /* The kernels as PTX text, zero-terminated, for compute capability 7.5 and later. */
 extern const char mp_cuda_image[];

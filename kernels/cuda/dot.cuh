@@ -60,15 +60,21 @@ MP_DEVICE void mp_load_eight(struct mp_eight *to, const int type, const MP_GLOBA
     }
 }
 
+/* The lower number of a word, or the higher one. */
+MP_DEVICE float mp_widen_half(uint32_t word, const int type, const int high)
+{
+    if (type == MP_WTYPE_BF16)
+        return mp_as_float(high ? word & 0xffff0000u : word << 16);
+    return high ? mp_half_high(word) : mp_half_low(word);
+}
+
 MP_DEVICE float mp_widen(const struct mp_eight *from, const int type, const int i)
 {
     const uint32_t word = from->word[type == MP_WTYPE_F32 ? i : i / 2];
 
     if (type == MP_WTYPE_F32)
         return mp_as_float(word);
-    if (type == MP_WTYPE_BF16)
-        return mp_as_float(i % 2 == 0 ? word << 16 : word & 0xffff0000u);
-    return i % 2 == 0 ? mp_half_low(word) : mp_half_high(word);
+    return mp_widen_half(word, type, i % 2);
 }
 
 MP_DEVICE void mp_tile_load(struct mp_eight *to, const struct mp_tile *tile, const int type,

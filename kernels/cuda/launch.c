@@ -7,6 +7,9 @@
 #include "kernels/cuda/tiles.h"
 
 _Static_assert(MP_CUDA_KERNEL_embed == 0, "kernel 0 multiplies nothing");
+_Static_assert(sizeof(((struct mp_cuda_sample_part *)NULL)->place) ==
+                   MP_SAMPLE_LISTED * sizeof(uint64_t),
+               "a place for each listed token");
 
 static const char *const names[MP_CUDA_KERNEL_COUNT] = {
 #define X(name, params) "mp_" #name,
@@ -23,6 +26,7 @@ static const uint32_t bytes[MP_CUDA_KERNEL_COUNT] = {
 /* The kernels of one type, by the end of their names; those for fewer tokens first. */
 struct kernels_of {
     enum mp_cuda_kernel gemv[4], project[4], route[2], experts_up[3], experts_down[3];
+    enum mp_cuda_kernel attend[2]; /* whole, split */
     struct mp_cuda_type type;
 };
 
@@ -41,6 +45,7 @@ struct kernels_of {
         .gemv = FOUR(gemv, name), .project = FOUR(project, name),                             \
         .route = { MP_CUDA_KERNEL_route1_##name, MP_CUDA_KERNEL_route8_##name },              \
         .experts_up = EXPERTS(experts_up, name), .experts_down = EXPERTS(experts_down, name), \
+        .attend = { MP_CUDA_KERNEL_attend_##name, MP_CUDA_KERNEL_attend_split_##name },       \
         .type = { .gemm = MP_CUDA_KERNEL_gemm_##name, .round = rounding },                    \
     }
 
@@ -91,6 +96,11 @@ enum mp_cuda_kernel mp_cuda_experts_down(uint32_t type, uint32_t rows_max)
     return types[type].experts_down[for_rows(rows_max)];
 }
 
+enum mp_cuda_kernel mp_cuda_attend(uint32_t type, int split)
+{
+    return types[type].attend[split != 0];
+}
+
 const char *mp_cuda_kernel_name(enum mp_cuda_kernel kernel)
 {
     return (unsigned)kernel < MP_CUDA_KERNEL_COUNT ? names[kernel] : NULL;
@@ -105,6 +115,11 @@ uint64_t mp_cuda_attend_part_bytes(const struct mp_cuda_attend *p)
 {
     return (uint64_t)p->tokens * p->heads * MP_ATTEND_STREAMS * (MP_ATTEND_HEAD + p->head_dim) *
            sizeof(float);
+}
+
+uint64_t mp_cuda_sample_part_bytes(const struct mp_cuda_sample *p)
+{
+    return (uint64_t)p->tokens * MP_SAMPLE_BLOCKS(p->vocab) * sizeof(struct mp_cuda_sample_part);
 }
 
 /* Blocks for `count` things, `each` of them a block. */
@@ -209,8 +224,10 @@ static struct mp_cuda_grid small(enum mp_cuda_kernel kernel, const void *params)
         return grid_of(1, 1, 1, parts(resolve->experts, MP_LANES) * MP_LANES, MP_RESOLVE_SHARED);
     case MP_CUDA_KERNEL_argmax:
         return grid_of(argmax->tokens, 1, 1, MP_ARGMAX_THREADS, MP_ARGMAX_SHARED);
+    case MP_CUDA_KERNEL_sample_list:
     case MP_CUDA_KERNEL_sample:
-        return grid_of(sample->tokens, 1, 1, MP_ARGMAX_THREADS, MP_SAMPLE_SHARED);
+        return grid_of(MP_SAMPLE_BLOCKS(sample->vocab), sample->tokens, 1, MP_ARGMAX_THREADS,
+                       MP_SAMPLE_SHARED);
     case MP_CUDA_KERNEL_round_bf16:
     case MP_CUDA_KERNEL_round_f16: return each(round->width, round->tokens);
     case MP_CUDA_KERNEL_gather_rows:
@@ -237,11 +254,9 @@ struct mp_cuda_grid mp_cuda_kernel_grid(enum mp_cuda_kernel kernel, const void *
         return experts(list, list->channels, MP_EXPERT_UP_CHANNELS);
     if (kernel >= MP_CUDA_KERNEL_experts_down1_f32 && kernel <= MP_CUDA_KERNEL_experts_down_f16)
         return experts(list, list->hidden, MP_EXPERT_DOWN_ROWS);
-    switch (kernel) {
-    case MP_CUDA_KERNEL_place: return place(params);
-    case MP_CUDA_KERNEL_attend: return attend(attention, 1, MP_ATTEND_SHARED(attention->head_dim));
-    case MP_CUDA_KERNEL_attend_split:
+    if (kernel >= MP_CUDA_KERNEL_attend_f32 && kernel <= MP_CUDA_KERNEL_attend_f16)
+        return attend(attention, 1, MP_ATTEND_SHARED(attention->head_dim));
+    if (kernel >= MP_CUDA_KERNEL_attend_split_f32 && kernel <= MP_CUDA_KERNEL_attend_split_f16)
         return attend(attention, MP_ATTEND_SPLIT, MP_ATTEND_SPLIT_SHARED);
-    default: return small(kernel, params);
-    }
+    return kernel == MP_CUDA_KERNEL_place ? place(params) : small(kernel, params);
 }

@@ -63,6 +63,16 @@ MP_DEVICE float mp_silu(float v)
     return mp_divide(v, 1.0f + mp_exp(-v));
 }
 
+/* To nearest, ties to even; NaN stays NaN. */
+MP_DEVICE uint16_t mp_to_bf16(float v)
+{
+    const uint32_t bits = mp_as_bits(v);
+
+    if (v != v)
+        return (uint16_t)(bits >> 16 | 0x40);
+    return (uint16_t)((bits + 0x7fff + (bits >> 16 & 1)) >> 16);
+}
+
 MP_DEVICE float mp_shuffle_float(float value, uint32_t lane)
 {
     return mp_as_float(mp_shuffle(mp_as_bits(value), lane));

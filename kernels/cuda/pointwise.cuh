@@ -28,8 +28,18 @@ MP_KERNEL(mp_rmsnorm, mp_cuda_rmsnorm, MP_NORM_THREADS, 1)
         out[i] = x[i] * scale * w[i];
 }
 
-/* One head of queries or keys: its norm, then each pair (i, i + D/2) turned. */
-MP_DEVICE void mp_place_head(const struct mp_cuda_place *p, MP_GLOBAL float *to,
+/* Element i of a row, rounded to its type. */
+MP_DEVICE void mp_keep(MP_GLOBAL char *row, uint32_t type, uint64_t i, float value)
+{
+    if (type == MP_WTYPE_F32)
+        ((MP_GLOBAL float *)row)[i] = value;
+    else
+        ((MP_GLOBAL uint16_t *)row)[i] =
+            type == MP_WTYPE_BF16 ? mp_to_bf16(value) : mp_to_half(value);
+}
+
+/* One head of queries or keys: its norm, then each pair (i, i + D/2) turned; to a row of `type`. */
+MP_DEVICE void mp_place_head(const struct mp_cuda_place *p, MP_GLOBAL char *to, uint32_t type,
                              const MP_GLOBAL float *from, uint64_t norm_at, uint32_t position)
 {
     const MP_GLOBAL float *norm = (const MP_GLOBAL float *)norm_at;
@@ -56,8 +66,8 @@ MP_DEVICE void mp_place_head(const struct mp_cuda_place *p, MP_GLOBAL float *to,
             a = a * scale * norm[i];
             b = b * scale * norm[half + i];
         }
-        to[i] = mp_fma(-b, s, a * c);
-        to[half + i] = mp_fma(a, s, b * c);
+        mp_keep(to, type, i, mp_fma(-b, s, a * c));
+        mp_keep(to, type, half + i, mp_fma(a, s, b * c));
     }
 }
 
@@ -68,23 +78,23 @@ MP_KERNEL(mp_place, mp_cuda_place, MP_PLACE_WARPS *MP_LANES, 1)
     const uint32_t position = ((const MP_GLOBAL uint32_t *)p.position)[t];
     const uint32_t sequence = ((const MP_GLOBAL uint32_t *)p.sequence)[t];
     const uint64_t D = p.head_dim, K = p.kv_heads * D;
-    const uint64_t row = ((uint64_t)sequence * p.ctx + position) * K;
+    const uint64_t row = ((uint64_t)sequence * p.ctx + position) * K * mp_type_bytes((int)p.type);
 
     if (head < p.heads) {
         MP_GLOBAL float *q = (MP_GLOBAL float *)p.q + (t * (uint64_t)p.heads + head) * D;
 
-        mp_place_head(&p, q, q, p.q_norm, position);
+        mp_place_head(&p, (MP_GLOBAL char *)q, MP_WTYPE_F32, q, p.q_norm, position);
     } else if (head < p.heads + p.kv_heads) {
         const uint64_t at = (head - p.heads) * D;
 
-        mp_place_head(&p, (MP_GLOBAL float *)p.k_cache + row + at,
-                      (const MP_GLOBAL float *)p.k + t * K + at, p.k_norm, position);
+        mp_place_head(&p, (MP_GLOBAL char *)p.k_cache + row + at * mp_type_bytes((int)p.type),
+                      p.type, (const MP_GLOBAL float *)p.k + t * K + at, p.k_norm, position);
     } else if (head < p.heads + 2 * p.kv_heads) {
         const uint64_t at = (head - p.heads - p.kv_heads) * D;
 
-        for (uint64_t i = mp_lane(); i < D; i += MP_LANES)
-            ((MP_GLOBAL float *)p.v_cache)[row + at + i] =
-                ((const MP_GLOBAL float *)p.v)[t * K + at + i];
+        for (uint64_t i = at + mp_lane(); i < at + D; i += MP_LANES)
+            mp_keep((MP_GLOBAL char *)p.v_cache + row, p.type, i,
+                    ((const MP_GLOBAL float *)p.v)[t * K + i]);
     }
 }
 
@@ -168,16 +178,6 @@ MP_KERNEL(mp_combine, mp_cuda_combine, MP_EACH_THREADS, 1)
     if (p.shared != 0)
         sum = sum + ((const MP_GLOBAL float *)p.shared)[at];
     ((MP_GLOBAL float *)p.x)[at] = ((const MP_GLOBAL float *)p.x)[at] + sum;
-}
-
-/* To nearest, ties to even; NaN stays NaN. */
-MP_DEVICE uint16_t mp_to_bf16(float v)
-{
-    const uint32_t bits = mp_as_bits(v);
-
-    if (v != v)
-        return (uint16_t)(bits >> 16 | 0x40);
-    return (uint16_t)((bits + 0x7fff + (bits >> 16 & 1)) >> 16);
 }
 
 #define MP_ROUND(name, round)                                                              \

@@ -64,6 +64,13 @@
 #define MP_NORM_THREADS 256
 #define MP_ARGMAX_THREADS 512
 #define MP_SAMPLE_DIGITS 16 /* values of a digit of what a search goes by */
+/* Blocks share out the vocabulary, by 32 tokens in turn; each lists so many of its own. */
+#define MP_SAMPLE_LISTED 16
+#define MP_SAMPLE_BLOCKS_MAX (MP_ARGMAX_THREADS / MP_SAMPLE_LISTED)
+#define MP_SAMPLE_BLOCKS(vocab)                                  \
+    ((vocab) < MP_SAMPLE_BLOCKS_MAX * MP_ARGMAX_THREADS          \
+         ? ((vocab) + MP_ARGMAX_THREADS - 1) / MP_ARGMAX_THREADS \
+         : (uint32_t)MP_SAMPLE_BLOCKS_MAX)
 #define MP_EACH_THREADS 256
 #define MP_RESOLVE_EXPERTS 1024
 #define MP_READ_THREADS 256
@@ -71,7 +78,8 @@
 /* Bytes of dynamic shared memory. */
 #define MP_NORM_SHARED (MP_NORM_THREADS / MP_LANES * 4)
 #define MP_ARGMAX_SHARED (MP_ARGMAX_THREADS / MP_LANES * 12)
-#define MP_SAMPLE_SHARED ((MP_ARGMAX_THREADS / MP_LANES + 1) * MP_SAMPLE_DIGITS * 8)
+#define MP_SAMPLE_SUMS ((MP_ARGMAX_THREADS / MP_LANES + 1) * MP_SAMPLE_DIGITS * 8)
+#define MP_SAMPLE_SHARED (MP_SAMPLE_SUMS + 16 * MP_ARGMAX_THREADS + 32)
 #define MP_GEMV_SHARED (MP_DOT_PARTS * MP_TILE_ROWS * MP_TILE_TOKENS * 4)
 #define MP_PROJECT_SHARED (MP_GEMV_SHARED + MP_TILE_TOKENS * (4 + MP_NORM_SHARED))
 #define MP_RESOLVE_SHARED (MP_RESOLVE_EXPERTS / MP_LANES * 12)

@@ -7,7 +7,8 @@
  * The variant says how streams lag behind: prompt, seeded, lazy; or cublas: the stand-in for that
  * library (tests/device/fakecublas) multiplies dense weights, with rounded activations. in_place:
  * streams stand still whenever experts are read where the host has them. graphs: what has to be so
- * when a graph is recorded or replayed.
+ * when a graph is recorded or replayed. bf16, f16: keys and values of that type, on the device and
+ * on the CPU, in a third of the ways.
  */
 #include <math.h>
 #include <pthread.h>
@@ -32,6 +33,7 @@ static const int32_t tokens[SEQUENCES][STRIDE] = { { 3, 14, 15, 92, 65, 35, 89, 
 static const int32_t lens[SEQUENCES] = { 9, 5 };
 
 static bool cublas;
+static enum mp_wtype kv_type = MP_WTYPE_F32;
 static float near = 2e-3f; /* sums in another order, or of other roundings */
 static struct mp_assign_ops plan;
 static float first[2][LOGITS_MAX], got[LOGITS_MAX]; /* first: by graphs */
@@ -45,9 +47,18 @@ static void plan_assign(struct mp_policy *policy, const struct mp_assign_facts *
         executors[i] = ((facts->experts[i] + facts->layer) % facts->costs->executor_count);
 }
 
+static enum mp_status set_kv_type(void *ctx, struct mp_engine_config *config)
+{
+    (void)ctx;
+    config->kv_type = kv_type;
+    return MP_OK;
+}
+
 static struct harness_options small(const char *backend)
 {
     struct harness_options options = harness_defaults(MODEL);
+
+    options.before_engine = set_kv_type;
 
     options.backend = backend;
     options.sequences = SEQUENCES;
@@ -158,11 +169,37 @@ static void every_way_has_the_same_bits(void)
         memcpy(got, first[graphs], sizeof(got));
         compare(cpu, near, "against the CPU");
     }
-    for (unsigned way = 0; way < 32; way += cublas ? 5 : 1)
+    for (unsigned way = 0; way < 32; way += cublas ? 5 : kv_type != MP_WTYPE_F32 ? 3 : 1)
         one_way(&space, way);
     CHECK(counted.prefetch_issued > 0 && counted.elsewhere > 0 && counted.evictions > 0);
     CHECK(fake_api.calls("cuMemMap") > 0 && fake_api.calls("cuGraphLaunch") > 0);
     CHECK(fake_api.calls("cuMemcpyDtoHAsync_v2") > 0);
+}
+
+/* The type is that of what is allocated and computed, and of what is counted before. */
+static void a_cache_of_16_bits_takes_half(void)
+{
+    const enum mp_wtype types[] = { MP_WTYPE_F32, kv_type };
+    struct harness_options options = small("cuda");
+    uint64_t kv_bytes[2], state_bytes, device_bytes[2];
+
+    for (int i = 0; i < 2; i++) {
+        struct fakecuda_live live;
+        struct harness h;
+
+        kv_type = types[i];
+        harness_open(&options, &h);
+        CHECK_EQ(mp_engine_measure(&h.config, &kv_bytes[i], &state_bytes), MP_OK);
+        fake_api.live(&live);
+        device_bytes[i] = live.device_bytes;
+        memset(got, 0, sizeof(got));
+        CHECK_EQ(harness_run(&h, tokens[0], STRIDE, lens, SEQUENCES, STEPS, got), MP_OK);
+        memcpy(first[i], got, sizeof(got));
+        harness_close(&h);
+    }
+    CHECK_EQ(kv_bytes[0], 2 * kv_bytes[1]);
+    CHECK(device_bytes[0] >= device_bytes[1] + kv_bytes[1]);
+    CHECK(memcmp(first[0], first[1], sizeof(got)) != 0);
 }
 
 /* Device memory is taken away and given back between steps: down in six parts, and up again. */
@@ -442,6 +479,10 @@ int main(int argc, char **argv)
         fake_api.timing(20, 0);
     cublas = argc > 1 && strcmp(argv[1], "cublas") == 0;
     near = cublas ? 0.1f : near;
+    if (argc > 1 && strcmp(argv[1], "bf16") == 0)
+        kv_type = MP_WTYPE_BF16;
+    if (argc > 1 && strcmp(argv[1], "f16") == 0)
+        kv_type = MP_WTYPE_F16;
     if (argc > 1 && strcmp(argv[1], "lazy") == 0)
         fake_api.timing(0, 2);
     if (argc > 1 && strcmp(argv[1], "in_place") == 0) {
@@ -454,6 +495,10 @@ int main(int argc, char **argv)
         return 0;
     }
     RUN(every_way_has_the_same_bits);
+    if (kv_type != MP_WTYPE_F32) {
+        RUN(a_cache_of_16_bits_takes_half);
+        return 0;
+    }
     RUN(a_budget_that_moves_changes_no_bit);
     RUN(a_budget_may_change_between_two_steps);
     return 0;

@@ -1,11 +1,14 @@
 /*
  * Predictors that need more than a router, on a CUDA device, here the driver without one
  * (tests/device/fakecuda): a partial forward says what the host's would with the same experts
- * there, and what a predictor gets does not depend on whether the step was a graph.
+ * there, what a predictor gets does not depend on whether the step was a graph, and no predictor
+ * waits for experts that the CPU computes.
  */
 #include <fcntl.h>
 #include <math.h>
+#include <stdatomic.h>
 #include <string.h>
+#include <time.h>
 
 #include "engine/forward/cuda/device.h"
 #include "tests/model/harness.h"
@@ -24,6 +27,9 @@ static struct {
     float got[SCORES_MAX], want[SCORES_MAX];
     size_t got_count, want_count;
     bool planned;
+    bool held; /* the CPU's experts wait for their layer's prediction */
+    _Atomic bool awaited;
+    _Atomic uint32_t computed, late; /* parts of experts */
 } seen;
 
 static const char *const models[] = { "tests/data/models/qwen2moe-tiny",
@@ -40,6 +46,21 @@ static void plan_assign(struct mp_policy *policy, const struct mp_assign_facts *
     (void)policy;
     for (uint32_t i = 0; i < facts->count; i++)
         executors[i] = planned_executor(facts->layer, facts->experts[i]);
+    seen.awaited = facts->layer + 1 < seen.engine->shape.layers;
+}
+
+/* Of the CPU's experts alone: the device has what is shared. */
+static void held_silu_mul(float *gate, const float *up, size_t count)
+{
+    const struct timespec pause = { 0, 1000000 };
+    uint32_t waited_ms = 0;
+
+    seen.computed++;
+    while (seen.awaited && waited_ms++ < 500)
+        nanosleep(&pause, NULL);
+    seen.late += seen.awaited;
+    seen.awaited = false;
+    mp_kernels_best()->silu_mul(gate, up, count);
 }
 
 static void on_predicted(void *ctx, uint32_t layer, uint32_t target, uint32_t tokens,
@@ -48,6 +69,7 @@ static void on_predicted(void *ctx, uint32_t layer, uint32_t target, uint32_t to
     const size_t count = (size_t)tokens * seen.engine->shape.experts;
 
     (void)ctx;
+    seen.awaited = false;
     CHECK_EQ(target, layer + 1);
     CHECK(seen.got_count + count <= SCORES_MAX);
     memcpy(seen.got + seen.got_count, scores, count * sizeof(float));
@@ -93,6 +115,7 @@ static struct mp_device_graph_counts run(const struct harness_options *options)
     struct mp_device_graph_counts counts = { 0 };
     int32_t tokens[TOKENS];
     const int32_t len = PROMPT;
+    struct mp_kernels kernels;
     struct mp_assign_ops plan;
     struct harness h;
     float *logits;
@@ -106,6 +129,10 @@ static struct mp_device_graph_counts run(const struct harness_options *options)
     plan = *h.engine->policies.assign_ops;
     plan.assign = plan_assign;
     h.engine->policies.assign_ops = &plan;
+    kernels = *h.engine->config.kernels;
+    kernels.silu_mul = held_silu_mul;
+    if (seen.held)
+        h.engine->config.kernels = &kernels;
     for (int i = 0; i < 2; i++) {
         seen.got_count = 0;
         if (h.engine->device == NULL)
@@ -181,32 +208,66 @@ static const struct mp_model_id fixture_id = {
 };
 #define FIXTURE_MODEL "tests/data/models/qwen3moe-tiny"
 
-static void graphs_change_no_prediction(void)
+static const char *const predictors[] = { "partial", "gate", "residual", "llapor" };
+
+/* Each predictor with data that it needs. */
+static void with_each(void (*fn)(struct harness_options *options))
 {
-    struct harness_options options = options_of(FIXTURE_MODEL, "cuda", "partial");
     struct mp_calibration_data *data;
     struct mp_llapor *llapor;
     float *residual;
-
-    compare_graphs(&options);
-    options = options_of(FIXTURE_MODEL, "cuda", "gate");
-    compare_graphs(&options);
 
     CHECK_EQ(mp_calibration_create(&fixture_id, &data), MP_OK);
     residual = data->block + (data->residual - data->block);
     for (uint32_t i = 0; i < fixture_id.layers * fixture_id.hidden; i++)
         residual[i] = (float)((int)(i * 37 % 101) - 50) / 200;
-    options = options_of(FIXTURE_MODEL, "cuda", "residual");
-    options.calibration = data;
-    compare_graphs(&options);
-    mp_calibration_destroy(data);
-
     CHECK_EQ(mp_llapor_load(AT_FDCWD, "tests/data/llapor/llapor.safetensors", &fixture_id, &llapor),
              MP_OK);
-    options = options_of(FIXTURE_MODEL, "cuda", "llapor");
-    options.llapor = llapor;
-    compare_graphs(&options);
+    for (size_t i = 0; i < MP_ARRAY_LEN(predictors); i++) {
+        struct harness_options options = options_of(FIXTURE_MODEL, "cuda", predictors[i]);
+
+        options.calibration = data;
+        options.llapor = llapor;
+        fn(&options);
+    }
+    mp_calibration_destroy(data);
     mp_llapor_destroy(llapor);
+}
+
+static void graphs_change_no_prediction(void)
+{
+    with_each(compare_graphs);
+}
+
+/* Each layer's CPU experts begin and do not end before the prediction is there; and its bits are
+ * those of a run in which they did not wait. */
+static void predict_beside_experts(struct harness_options *options)
+{
+    options->threads = 2;
+    seen.planned = true;
+    (void)run(options);
+    memcpy(seen.want, seen.got, sizeof(seen.got));
+    seen.want_count = seen.got_count;
+    seen.held = true;
+    seen.computed = seen.late = 0;
+    (void)run(options);
+    seen.planned = seen.held = false;
+    check_nothing_lives();
+    CHECK(seen.computed > 0);
+    CHECK_EQ(seen.late, 0);
+    CHECK_EQ(seen.got_count, seen.want_count);
+    CHECK(memcmp(seen.got, seen.want, seen.got_count * sizeof(float)) == 0);
+}
+
+static void no_predictor_waits_for_experts_of_the_cpu(void)
+{
+    struct harness_options options = options_of("models/tiny-moe", "cuda", "residual");
+    struct mp_calibration_data *data = harness_calibration(options.model);
+
+    with_each(predict_beside_experts);
+    options.calibration = data; /* large enough for the pool */
+    predict_beside_experts(&options);
+    mp_calibration_destroy(data);
 }
 
 int main(int argc, char **argv)
@@ -217,5 +278,6 @@ int main(int argc, char **argv)
     RUN(a_partial_forward_with_all_experts_is_the_host_s);
     RUN(a_partial_forward_without_some_experts_is_the_host_s);
     RUN(graphs_change_no_prediction);
+    RUN(no_predictor_waits_for_experts_of_the_cpu);
     return 0;
 }

@@ -124,7 +124,7 @@ static void more_shared_memory_is_asked_for_once(void)
     const char *const asks = "cuFuncSetAttribute";
     struct work w;
 
-    CHECK(mp_cuda_kernel_grid(MP_CUDA_KERNEL_attend, &wide).shared_bytes > 48u << 10);
+    CHECK(mp_cuda_kernel_grid(MP_CUDA_KERNEL_attend_f32, &wide).shared_bytes > 48u << 10);
     CHECK_EQ(open_work(&w), MP_OK);
     for (unsigned i = 0; i < 2; i++) { /* 48 KiB - 124 bytes, and 4 bytes more than 48 KiB */
         const struct mp_cuda_attend near = {
@@ -133,19 +133,19 @@ static void more_shared_memory_is_asked_for_once(void)
 
         fake_api.reset();
         fake_api.fail("cuLaunchKernel", 0, 1, false);
-        CHECK_EQ(mp_gpu_launch(w.gpu, w.stream, MP_CUDA_KERNEL_attend, &near), MP_ERR_DEVICE);
+        CHECK_EQ(mp_gpu_launch(w.gpu, w.stream, MP_CUDA_KERNEL_attend_f32, &near), MP_ERR_DEVICE);
         CHECK_EQ(fake_api.calls(asks), i);
     }
     fake_api.reset();
     fake_api.fail(asks, 0, 1, false);
-    CHECK_EQ(mp_gpu_launch(w.gpu, w.stream, MP_CUDA_KERNEL_attend, &wide), MP_ERR_DEVICE);
+    CHECK_EQ(mp_gpu_launch(w.gpu, w.stream, MP_CUDA_KERNEL_attend_f32, &wide), MP_ERR_DEVICE);
     CHECK_STR(mp_error_last()->code, "E_CUDA");
-    CHECK(strstr(mp_error_last()->text, "cuFuncSetAttribute of mp_attend") != NULL);
+    CHECK(strstr(mp_error_last()->text, "cuFuncSetAttribute of mp_attend_f32") != NULL);
     CHECK_EQ(fake_api.calls("cuLaunchKernel"), 0);
     fake_api.fail("cuLaunchKernel", 0, 1, true);
     for (unsigned i = 0; i < 2; i++) {
-        CHECK_EQ(mp_gpu_launch(w.gpu, w.stream, MP_CUDA_KERNEL_attend, &wide), MP_ERR_DEVICE);
-        CHECK(strstr(mp_error_last()->text, "cuLaunchKernel of mp_attend") != NULL);
+        CHECK_EQ(mp_gpu_launch(w.gpu, w.stream, MP_CUDA_KERNEL_attend_f32, &wide), MP_ERR_DEVICE);
+        CHECK(strstr(mp_error_last()->text, "cuLaunchKernel of mp_attend_f32") != NULL);
         CHECK_EQ(fake_api.calls(asks), 2); /* what failed once more, then not any more */
         CHECK_EQ(fake_api.calls("cuLaunchKernel"), i + 1);
     }
@@ -168,9 +168,9 @@ static void *launch_wide(void *ctx)
         .heads = 1, .kv_heads = 1, .head_dim = launcher->head_dim, .tokens = 1
     };
 
-    CHECK_EQ(mp_gpu_launch(launcher->gpu, launcher->stream, MP_CUDA_KERNEL_attend, &wide),
+    CHECK_EQ(mp_gpu_launch(launcher->gpu, launcher->stream, MP_CUDA_KERNEL_attend_f32, &wide),
              MP_ERR_DEVICE);
-    CHECK(strstr(mp_error_last()->text, "cuLaunchKernel of mp_attend") != NULL);
+    CHECK(strstr(mp_error_last()->text, "cuLaunchKernel of mp_attend_f32") != NULL);
     mp_error_clear();
     return NULL;
 }

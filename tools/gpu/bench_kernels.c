@@ -120,7 +120,7 @@ static void show(struct bench *b, const struct item *item, double seconds)
                gbps / b->read_gbps, item->flop / seconds / 1e9, item->headline ? "true" : "false");
         return;
     }
-    printf("%-44s %9.1f us %8.1f GB/s %6.2f of reading", item->name, seconds * 1e6, gbps,
+    printf("%-48s %9.1f us %8.1f GB/s %6.2f of reading", item->name, seconds * 1e6, gbps,
            gbps / b->read_gbps);
     if (item->flop > 0)
         printf(" %9.0f GFLOP/s", item->flop / seconds / 1e9);
@@ -278,24 +278,26 @@ static enum mp_status experts(struct bench *b, uint32_t hidden, uint32_t channel
     return status == MP_OK ? run(b, &item) : status;
 }
 
-static enum mp_status attention(struct bench *b, uint32_t positions, bool split)
+static enum mp_status attention(struct bench *b, enum mp_wtype type, uint32_t positions, bool split)
 {
     const uint32_t heads = 32, kv_heads = 4, dim = b->small ? 16 : 128;
     char name[64];
     struct item item = { .name = name, .kernel_count = 1 };
     uint32_t *here = b->here;
     enum mp_status status = mp_gpu_finish(b->gpu, b->stream);
+    uint64_t cache_bytes;
 
     positions = b->small ? 40 : positions;
+    cache_bytes = mp_wtype_bytes(type, (size_t)positions * kv_heads * dim);
     here[0] = 0;
     here[1] = positions - 1;
-    item.kernels[0] = split ? MP_CUDA_KERNEL_attend_split : MP_CUDA_KERNEL_attend;
-    item.bytes = 2.0 * positions * kv_heads * dim * sizeof(float);
+    item.kernels[0] = mp_cuda_attend(type, split);
+    item.bytes = 2.0 * (double)cache_bytes;
     item.params.attend = (struct mp_cuda_attend){
         .q = b->x,
         .out = b->y,
         .k_cache = b->weights,
-        .v_cache = b->weights + (uint64_t)positions * kv_heads * dim * sizeof(float),
+        .v_cache = b->weights + cache_bytes,
         .sequence = b->work,
         .position = b->work + sizeof(uint32_t),
         .heads = heads,
@@ -307,8 +309,8 @@ static enum mp_status attention(struct bench *b, uint32_t positions, bool split)
         .part = b->part,
         .turn = b->part + PART_BYTES - heads * sizeof(uint32_t),
     };
-    snprintf(name, sizeof(name), "attention %u positions, 1 token, %s", positions,
-             split ? "split" : "a block per head");
+    snprintf(name, sizeof(name), "attention %s %u positions, 1 token, %s", mp_wtype_name(type),
+             positions, split ? "split" : "whole");
     if (status == MP_OK)
         status = mp_gpu_upload(b->gpu, b->stream, b->work, b->here, b->work_bytes);
     return status == MP_OK ? run(b, &item) : status;
@@ -329,9 +331,8 @@ static enum mp_status run_all(struct bench *b)
     for (size_t i = 0; i < token_counts && status == MP_OK; i++)
         status = experts(b, 2048, 768, tokens[i]);
     for (uint32_t positions = 1024; positions <= 16384 && status == MP_OK; positions *= 4) {
-        status = attention(b, positions, false);
-        if (status == MP_OK)
-            status = attention(b, positions, true);
+        for (unsigned i = 0; i < 4 && status == MP_OK; i++)
+            status = attention(b, i < 2 ? MP_WTYPE_F32 : MP_WTYPE_BF16, positions, i % 2 == 1);
     }
     return status;
 }

@@ -250,7 +250,7 @@ static void run_there(struct check *check, enum mp_cuda_kernel kernel, const voi
     need(check, mp_gpu_launch(check->gpu, check->stream, kernel, copy));
 }
 
-static void run_here(const struct check *check, enum mp_cuda_kernel kernel, const void *params)
+void check_here(const struct check *check, enum mp_cuda_kernel kernel, const void *params)
 {
     const struct mp_cuda_grid grid = mp_cuda_kernel_grid(kernel, params);
     const struct mp_simt_kernel *k = mp_simt_find(mp_cuda_kernel_name(kernel));
@@ -322,7 +322,7 @@ void check_launch(struct check *check, enum mp_cuda_kernel kernel, const void *p
     for (size_t i = 0; i < check->count; i++)
         upload(check, &check->operands[i]);
     run_there(check, kernel, params);
-    run_here(check, kernel, params);
+    check_here(check, kernel, params);
     for (size_t i = 0; i < check->count && good; i++) {
         struct operand *o = &check->operands[i];
         const size_t bytes = o->bytes + GUARD_BYTES;

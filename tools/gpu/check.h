@@ -44,6 +44,9 @@ static inline uint64_t check_at(const void *operand)
 void check_launch(struct check *check, enum mp_cuda_kernel kernel, const void *params,
                   const char *what);
 
+/* Run it on the CPU alone: its results are operands of the next launch. */
+void check_here(const struct check *check, enum mp_cuda_kernel kernel, const void *params);
+
 /* What the last launch gave, on the CPU, against kernels/cpu/ref.c, which sums in double: no
  * further off than 2e-5 of the largest. Rows of `width`, those of `got` `stride` apart. Frees
  * `want`. */

@@ -128,18 +128,21 @@ static void next_token(struct check *c, uint32_t vocab, uint32_t tokens, bool ti
     const float *logits = scores(c, (size_t)tokens * vocab, ties);
     uint32_t *uniform = check_space(c, tokens * sizeof(*uniform));
     uint32_t *token = check_space(c, tokens * sizeof(*token));
+    uint32_t *turn = check_space(c, tokens * sizeof(*turn));
     const struct mp_cuda_argmax argmax = { check_at(logits), check_at(token), vocab, tokens };
     char what[96];
 
+    memset(turn, 0, tokens * sizeof(*turn));
     for (uint32_t t = 0; t < tokens; t++)
         uniform[t] = check_random(c);
     snprintf(what, sizeof(what), "%u of %u%s", tokens, vocab, ties ? ", ties" : "");
     check_launch(c, MP_CUDA_KERNEL_argmax, &argmax, what);
     for (size_t i = 0; i < MP_ARRAY_LEN(ways); i++) {
-        const struct mp_cuda_sample sample = {
+        struct mp_cuda_sample sample = {
             .logits = check_at(logits),
             .uniform = check_at(uniform),
             .token = check_at(token),
+            .turn = check_at(turn),
             .top_p = (uint64_t)(ways[i].top_p * 0x1p32),
             .vocab = vocab,
             .tokens = tokens,
@@ -147,6 +150,9 @@ static void next_token(struct check *c, uint32_t vocab, uint32_t tokens, bool ti
             .temperature = ways[i].temperature,
         };
 
+        sample.part = check_at(check_space(c, mp_cuda_sample_part_bytes(&sample)));
+        check_launch(c, MP_CUDA_KERNEL_sample_list, &sample, what);
+        check_here(c, MP_CUDA_KERNEL_sample_list, &sample); /* launched or not */
         check_launch(c, MP_CUDA_KERNEL_sample, &sample, what);
     }
     check_end(c);

@@ -183,7 +183,7 @@ struct shape {
     uint32_t tokens, first; /* positions first, first + 1, ... of each sequence in turn */
 };
 
-static void near_attention(struct check *c, enum mp_cuda_kernel kernel,
+static void near_attention(struct check *c, enum mp_cuda_kernel kernel, enum mp_wtype type,
                            const struct mp_cuda_attend *p, const char *what)
 {
     const uint32_t *sequence = (const uint32_t *)(uintptr_t)p->sequence;
@@ -193,7 +193,7 @@ static void near_attention(struct check *c, enum mp_cuda_kernel kernel,
     float *want = check_want((size_t)p->tokens * Q), *scores = check_want((size_t)p->ctx * shared);
 
     for (uint32_t t = 0; t < p->tokens; t++) {
-        const size_t row = (size_t)sequence[t] * p->ctx * K;
+        const size_t row = (size_t)sequence[t] * p->ctx;
 
         for (uint32_t g = 0; g < p->kv_heads; g++) {
             const size_t q = (size_t)t * Q + (size_t)g * shared * D;
@@ -201,8 +201,9 @@ static void near_attention(struct check *c, enum mp_cuda_kernel kernel,
             const struct mp_attention attention = {
                 .out = want + q,
                 .q = at(p->q) + q,
-                .k = at(p->k_cache) + row + (size_t)g * D,
-                .v = at(p->v_cache) + row + (size_t)g * D,
+                .k = (const void *)(uintptr_t)(p->k_cache + mp_wtype_bytes(type, row * K + g * D)),
+                .v = (const void *)(uintptr_t)(p->v_cache + mp_wtype_bytes(type, row * K + g * D)),
+                .type = type,
                 .kv_stride = K,
                 .heads = shared,
                 .dim = D,
@@ -218,7 +219,7 @@ static void near_attention(struct check *c, enum mp_cuda_kernel kernel,
     check_near(c, kernel, at(p->out), Q, want, Q, p->tokens, what);
 }
 
-static void attention(struct check *c, const struct shape *s, bool norm)
+static void attention(struct check *c, const struct shape *s, enum mp_wtype type, bool norm)
 {
     const uint32_t K = s->kv_heads * s->dim, T = s->tokens;
     const size_t cache = (size_t)s->sequences * s->ctx * K;
@@ -232,8 +233,8 @@ static void attention(struct check *c, const struct shape *s, bool norm)
         .v = check_at(check_floats(c, (size_t)T * K)),
         .cosine = check_at(check_floats(c, (size_t)s->ctx * s->dim / 2)),
         .sine = check_at(check_floats(c, (size_t)s->ctx * s->dim / 2)),
-        .k_cache = check_at(check_floats(c, cache)),
-        .v_cache = check_at(check_floats(c, cache)),
+        .k_cache = check_at(check_weights(c, type, cache)),
+        .v_cache = check_at(check_weights(c, type, cache)),
         .sequence = check_at(sequence),
         .position = check_at(position),
         .heads = s->heads,
@@ -242,6 +243,7 @@ static void attention(struct check *c, const struct shape *s, bool norm)
         .tokens = T,
         .ctx = s->ctx,
         .eps = 1e-6f,
+        .type = type,
     };
     struct mp_cuda_attend attend = {
         .q = place.q,
@@ -267,14 +269,17 @@ static void attention(struct check *c, const struct shape *s, bool norm)
         place.q_norm = place.k_norm = check_at(check_floats(c, s->dim));
     attend.part = check_at(check_space(c, mp_cuda_attend_part_bytes(&attend)));
     attend.turn = check_at(memset(turn, 0, turn_bytes));
-    snprintf(what, sizeof(what), "%u / %u heads of %u, %u tokens from position %u of %u sequences",
-             s->heads, s->kv_heads, s->dim, T, s->first, s->sequences);
+    snprintf(what, sizeof(what),
+             "%s, %u / %u heads of %u, %u tokens from position %u of %u sequences",
+             mp_wtype_name(type), s->heads, s->kv_heads, s->dim, T, s->first, s->sequences);
     check_launch(c, MP_CUDA_KERNEL_place, &place, what);
-    check_launch(c, MP_CUDA_KERNEL_attend, &attend, what);
-    near_attention(c, MP_CUDA_KERNEL_attend, &attend, what);
-    memset((void *)(uintptr_t)attend.out, 0, sizeof(float)); /* it is written anew */
-    check_launch(c, MP_CUDA_KERNEL_attend_split, &attend, what);
-    near_attention(c, MP_CUDA_KERNEL_attend_split, &attend, what);
+    for (int split = 0; split < 2; split++) {
+        const enum mp_cuda_kernel kernel = mp_cuda_attend(type, split);
+
+        memset((void *)(uintptr_t)attend.out, 0, sizeof(float)); /* it is written anew */
+        check_launch(c, kernel, &attend, what);
+        near_attention(c, kernel, type, &attend, what);
+    }
     check_end(c);
 }
 
@@ -289,10 +294,10 @@ void check_attention(struct check *c, bool few)
                                           { 32, 4, 128, 70, 1, 67, 0 },
                                           { 8, 1, 256, 1200, 1, 2, 1100 } };
 
-    for (size_t i = 0; i < MP_ARRAY_LEN(small); i++)
-        attention(c, &small[i], i % 2 == 0);
-    if (!few) {
-        for (size_t i = 0; i < MP_ARRAY_LEN(large); i++)
-            attention(c, &large[i], true);
+    for (unsigned type = 0; type < MP_WTYPE_PLAIN_COUNT; type++) {
+        for (size_t i = 0; i < MP_ARRAY_LEN(small); i++)
+            attention(c, &small[i], type, i % 2 == 0);
+        for (size_t i = 0; !few && i < MP_ARRAY_LEN(large); i++)
+            attention(c, &large[i], type, true);
     }
 }

@@ -227,9 +227,9 @@ static const struct mp_compute_ops ops = {
     .status = status,
 };
 
-void mp_cpu_init(struct mp_engine *engine, struct mp_cpu *cpu)
+void mp_cpu_init(struct mp_engine *engine, struct mp_compute *cpu)
 {
-    cpu->compute = (struct mp_compute){
+    *cpu = (struct mp_compute){
         .ops = &ops,
         .engine = engine,
         .weights = engine->config.weights,
@@ -237,10 +237,4 @@ void mp_cpu_init(struct mp_engine *engine, struct mp_cpu *cpu)
         .track = engine->track,
         .executors = { [MP_EXECUTOR_HOME] = { .ctx = engine, .begin = begin_experts } },
     };
-    mp_mutex_init(&cpu->lock, MP_LOCK_CONTEXT, "cpu");
-}
-
-void mp_cpu_fini(struct mp_cpu *cpu)
-{
-    mp_mutex_fini(&cpu->lock);
 }

@@ -112,6 +112,13 @@ void mp_cpu_multiply(struct mp_engine *engine, const struct mp_product *list, si
     run_parts(engine, work, multiply_part, &job, (rows + job.part_rows - 1) / job.part_rows);
 }
 
+void mp_cpu_multiply_alone(struct mp_engine *engine, const struct mp_product *list, size_t count,
+                           size_t tokens)
+{
+    for (size_t i = 0; i < count; i++)
+        multiply_rows(engine, &list[i], 0, list[i].w->rows, tokens);
+}
+
 struct ffn_job {
     struct mp_engine *engine;
     const struct mp_ffn_work *list;

@@ -90,22 +90,23 @@ static float mixer_weight(const struct mp_model_config *m, const float *outputs,
     return 1 / sum;
 }
 
-/* The scores of experts; what they are weighed by goes to `gates`, unless that is NULL. `x` is the
- * router's input, or what that is a norm of. */
-static void route(struct mp_engine *engine, uint32_t layer, const float *x, float *scores,
-                  float *gates)
+/* The router's outputs for x(T, H), its input. */
+static struct mp_product outputs_of(const struct mp_engine *engine, uint32_t layer, const float *x,
+                                    float *outputs)
+{
+    const struct mp_model_config *m = engine->config.model;
+    const struct mp_layer_weights *w = &engine->config.weights->layers[layer];
+
+    return (struct mp_product){ &w->router, w->router_bias, x, m->hidden, outputs, m->experts };
+}
+
+/* From the router's outputs to the scores of experts, in place; what they are weighed by goes to
+ * `gates`, unless that is NULL. */
+static void finish(const struct mp_engine *engine, uint32_t layer, float *scores, float *gates)
 {
     const struct mp_model_config *m = engine->config.model;
     const size_t count = (size_t)engine->tokens * m->experts;
-    const struct mp_layer_weights *w = &engine->config.weights->layers[layer];
-    const struct mp_product product = {
-        &w->router, w->router_bias, m->router_norm ? engine->state.xe : x,
-        m->hidden,  scores,         m->experts,
-    };
 
-    if (m->router_norm)
-        mp_cpu_norm(engine, engine->state.xe, x, &w->router_norm, engine->tokens);
-    mp_cpu_multiply(engine, &product, 1, engine->tokens);
     if (m->router_norm)
         mp_cpu_scale(scores, 1.0f / sqrtf((float)m->hidden), count);
     if (gates != NULL && m->router == MP_ROUTER_MIXER)
@@ -124,9 +125,26 @@ static void route(struct mp_engine *engine, uint32_t layer, const float *x, floa
         select_token(engine, layer, scores + (size_t)t * m->experts);
 }
 
-void mp_cpu_router(struct mp_engine *engine, uint32_t layer, const float *x, float *scores)
+/* The router's input is x, or a norm of it that comes to `in`. */
+static const float *input_of(const struct mp_engine *engine, uint32_t layer, const float *x,
+                             float *in)
 {
-    route(engine, layer, x, scores, NULL);
+    if (!engine->config.model->router_norm)
+        return x;
+    mp_cpu_norm(engine, in, x, &engine->config.weights->layers[layer].router_norm, engine->tokens);
+    return in;
+}
+
+void mp_cpu_router(struct mp_engine *engine, uint32_t layer, float *x, float *scores, bool alone)
+{
+    const struct mp_product product =
+        outputs_of(engine, layer, input_of(engine, layer, x, x), scores);
+
+    if (alone)
+        mp_cpu_multiply_alone(engine, &product, 1, engine->tokens);
+    else
+        mp_cpu_multiply(engine, &product, 1, engine->tokens);
+    finish(engine, layer, scores, NULL);
 }
 
 /* With `norm` it is a prediction. A router with a norm of its own gets the stream. */
@@ -136,12 +154,15 @@ void mp_cpu_route(struct mp_compute *c, uint32_t layer, enum mp_array in,
     const struct mp_state *s = &c->engine->state;
     const bool own = c->engine->config.model->router_norm;
     const float *x = own && norm == NULL ? s->x : s->array[in];
+    struct mp_product product;
 
     if (norm != NULL && !own) {
         mp_cpu_norm(c->engine, s->xe, x, norm, c->engine->tokens);
         x = s->xe;
     }
-    route(c->engine, layer, x, scores, norm == NULL ? s->gates : NULL);
+    product = outputs_of(c->engine, layer, input_of(c->engine, layer, x, s->xe), scores);
+    mp_cpu_multiply(c->engine, &product, 1, c->engine->tokens);
+    finish(c->engine, layer, scores, norm == NULL ? s->gates : NULL);
 }
 
 /* Of one token: their shares of their sum, times the scale of each. */

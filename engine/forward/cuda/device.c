@@ -27,7 +27,11 @@ static uint64_t part_bytes(const struct mp_engine_config *c)
         .ctx = c->ctx,
     };
 
-    return mp_cuda_attend_part_bytes(&few);
+    const struct mp_cuda_sample all = { .vocab = m->vocab, .tokens = mp_engine_wanted_max(c) };
+    const uint64_t attend = mp_cuda_attend_part_bytes(&few);
+    const uint64_t sample = mp_cuda_sample_part_bytes(&all);
+
+    return attend > sample ? attend : sample;
 }
 
 /* The shapes of what only a device has; false: more than any memory has. */

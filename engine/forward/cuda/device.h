@@ -283,5 +283,6 @@ void mp_device_settle(struct mp_device *device);
 enum mp_status mp_device_ended(struct mp_compute *c, bool wait, uint32_t *needs,
                                uint32_t *count_p) MP_MUST_CHECK;
 bool mp_device_any_ended(struct mp_compute *c);
+bool mp_device_pool_taken(struct mp_compute *c);
 
 #endif

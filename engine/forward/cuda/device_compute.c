@@ -146,6 +146,7 @@ static void store(struct mp_compute *c, uint32_t layer)
         .tokens = c->engine->tokens,
         .ctx = c->engine->config.ctx,
         .eps = m->norm_eps,
+        .type = c->kv.type,
     };
 
     mp_device_launch(device, MP_CUDA_KERNEL_place, &params);
@@ -183,9 +184,7 @@ static void attend(struct mp_compute *c, uint32_t layer)
         .turn = s->turn + m->heads * sizeof(uint32_t), /* the first row is mp_device_route()'s */
     };
 
-    mp_device_launch(device,
-                     attends_split(device) ? MP_CUDA_KERNEL_attend_split : MP_CUDA_KERNEL_attend,
-                     &params);
+    mp_device_launch(device, mp_cuda_attend(c->kv.type, attends_split(device)), &params);
 }
 
 static void ffn(struct mp_compute *c, const struct mp_ffn *ffn, enum mp_array in, enum mp_array x)
@@ -219,6 +218,8 @@ static void sample(struct mp_device *device, const struct mp_sampling *sampling,
         .logits = device->state.logits,
         .uniform = ids_there(device, UNIFORM),
         .token = ids_there(device, SAMPLED),
+        .part = device->state.part, /* attention is done with them */
+        .turn = device->state.turn,
         .top_p = (uint64_t)(sampling->top_p * 0x1p32),
         .vocab = device->engine->config.model->vocab,
         .tokens = wanted,
@@ -226,6 +227,7 @@ static void sample(struct mp_device *device, const struct mp_sampling *sampling,
         .temperature = sampling->temperature > 0 && temperature < FLT_MIN ? FLT_MIN : temperature,
     };
 
+    mp_device_launch(device, MP_CUDA_KERNEL_sample_list, &params);
     mp_device_launch(device, MP_CUDA_KERNEL_sample, &params);
     mp_device_download(device, ids_here(device, SAMPLED), params.token, wanted * sizeof(uint32_t));
 }
@@ -313,6 +315,7 @@ const struct mp_compute_ops mp_device_compute_ops = {
     .shared = mp_device_shared,
     .ended = mp_device_ended,
     .any_ended = mp_device_any_ended,
+    .pool_taken = mp_device_pool_taken,
     .combine = mp_device_compute_combine,
     .combine_done = mp_device_combine_done,
     .show = show,

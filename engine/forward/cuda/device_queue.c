@@ -61,9 +61,7 @@ static enum mp_status run_on_cpu(struct mp_device_queue *queue, const struct mp_
     const struct mp_expert_work *work = device->work + batch->first;
     enum mp_status status;
 
-    mp_lock(&device->engine->cpu.lock);
     status = mp_cpu_experts(device->engine, batch->layer, work, batch->count);
-    mp_unlock(&device->engine->cpu.lock);
     for (uint32_t i = 0; i < batch->count && status == MP_OK; i++)
         status = work[i].slice == 0 ? send_rows(queue, &work[i].rows) : MP_OK;
     if (status == MP_OK)
@@ -291,6 +289,18 @@ bool mp_device_any_ended(struct mp_compute *c)
     /* A deterministic run looks for ended work only when nothing else is left to wait for. */
     return !device->engine->config.deterministic &&
            atomic_load_explicit(&device->ended_count, memory_order_acquire) > 0;
+}
+
+bool mp_device_pool_taken(struct mp_compute *c)
+{
+    struct mp_device *device = mp_device_of(c);
+    bool taken = false;
+
+    mp_lock(&device->lock);
+    for (uint32_t i = 0; i < device->queue_count; i++)
+        taken |= device->queues[i].on_cpu && device->queues[i].taken != device->queues[i].done;
+    mp_unlock(&device->lock);
+    return taken;
 }
 
 static enum mp_status open_events(struct mp_device_queue *queue)

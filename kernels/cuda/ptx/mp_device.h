@@ -21,6 +21,7 @@ struct mp_words {
 };
 
 typedef uint32_t mp_words_vector __attribute__((ext_vector_type(4)));
+typedef uint32_t mp_pair_vector __attribute__((ext_vector_type(2)));
 
 MP_DEVICE uint32_t mp_thread(void)
 {
@@ -166,6 +167,15 @@ MP_DEVICE struct mp_words mp_load(const MP_GLOBAL void *at)
 {
     const mp_words_vector from = *(const MP_GLOBAL mp_words_vector *)at;
     const struct mp_words to = { { from.x, from.y, from.z, from.w } };
+
+    return to;
+}
+
+/* 8 bytes at a multiple of 8, as the first two words */
+MP_DEVICE struct mp_words mp_load_pair(const MP_GLOBAL void *at)
+{
+    const mp_pair_vector from = *(const MP_GLOBAL mp_pair_vector *)at;
+    const struct mp_words to = { { from.x, from.y, 0, 0 } };
 
     return to;
 }

@@ -47,6 +47,7 @@ struct fake_function {
 
 struct fake_op {
     struct fake_op *next;
+    void *touched; /* of its run: reachable, also if the process ends meanwhile */
     enum fake_op_kind kind;
     const char *name;
     unsigned stream;

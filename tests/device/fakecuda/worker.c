@@ -71,6 +71,7 @@ static bool note_touch(void *ctx, uint64_t address, uint64_t bytes, bool write)
         r->touched = realloc(r->touched, r->max * sizeof(r->touched[0]));
         if (r->touched == NULL)
             abort();
+        r->op->touched = r->touched;
     }
     r->touched[r->count].address = address;
     r->touched[r->count].bytes = bytes;
@@ -209,6 +210,7 @@ static void execute(struct fake_op *op)
             fake_violation("%s on stream %u read memory of the host while that was changed",
                            op->name, op->stream);
     }
+    op->touched = NULL;
     free(r.touched);
 }
 

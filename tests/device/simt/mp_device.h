@@ -183,6 +183,16 @@ static inline struct mp_words mp_load(const void *at)
     return to;
 }
 
+static inline struct mp_words mp_load_pair(const void *at)
+{
+    struct mp_words to = { { 0, 0, 0, 0 } };
+
+    if ((uintptr_t)at % (2 * sizeof(*to.word)) != 0)
+        mp_simt_fail("an address is not aligned");
+    memcpy(&to, at, 2 * sizeof(*to.word));
+    return to;
+}
+
 static inline struct mp_words mp_load_once(const void *at)
 {
     return mp_load(at);

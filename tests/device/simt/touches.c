@@ -84,17 +84,17 @@ static void rmsnorm(const struct mp_cuda_rmsnorm *p, const struct out *out)
     rows(out, p->out, p->tokens, p->out_stride, p->width, sizeof(float), true);
 }
 
-/* Rows [first, first + count) of the sequence of token t in a cache. */
+/* Rows [first, first + count) of a sequence in a cache; `width`: bytes of a row. */
 static void cached(const struct out *out, uint64_t cache, uint64_t sequence, uint64_t ctx,
                    uint64_t first, uint64_t count, uint64_t width, bool write)
 {
-    (void)floats(out, cache + (sequence * ctx + first) * width * sizeof(float), count * width,
-                 write);
+    (void)range(out, cache + (sequence * ctx + first) * width, count * width, write);
 }
 
 static void place(const struct mp_cuda_place *p, const struct out *out)
 {
     const uint64_t T = p->tokens, D = p->head_dim, K = p->kv_heads * D;
+    const uint64_t width = mp_wtype_bytes((enum mp_wtype)p->type, K);
     const uint32_t *position = (const uint32_t *)(uintptr_t)p->position;
     const uint32_t *sequence = (const uint32_t *)(uintptr_t)p->sequence;
     const bool known = range(out, p->position, T * sizeof(*position), false);
@@ -111,14 +111,15 @@ static void place(const struct mp_cuda_place *p, const struct out *out)
     for (uint64_t t = 0; t < T; t++) {
         (void)floats(out, p->cosine + position[t] * (D / 2) * sizeof(float), D / 2, false);
         (void)floats(out, p->sine + position[t] * (D / 2) * sizeof(float), D / 2, false);
-        cached(out, p->k_cache, sequence[t], p->ctx, position[t], 1, K, true);
-        cached(out, p->v_cache, sequence[t], p->ctx, position[t], 1, K, true);
+        cached(out, p->k_cache, sequence[t], p->ctx, position[t], 1, width, true);
+        cached(out, p->v_cache, sequence[t], p->ctx, position[t], 1, width, true);
     }
 }
 
-static void attention(const struct mp_cuda_attend *p, const struct out *out, bool split)
+static void attention(const struct mp_cuda_attend *p, const struct out *out, enum mp_wtype type,
+                      bool split)
 {
-    const uint64_t T = p->tokens, D = p->head_dim, K = p->kv_heads * D;
+    const uint64_t T = p->tokens, D = p->head_dim, width = mp_wtype_bytes(type, p->kv_heads * D);
     const uint32_t *position = (const uint32_t *)(uintptr_t)p->position;
     const uint32_t *sequence = (const uint32_t *)(uintptr_t)p->sequence;
     const bool known = range(out, p->position, T * sizeof(*position), false);
@@ -132,8 +133,8 @@ static void attention(const struct mp_cuda_attend *p, const struct out *out, boo
     if (!range(out, p->sequence, T * sizeof(*sequence), false) || !known)
         return;
     for (uint64_t t = 0; t < T; t++) {
-        cached(out, p->k_cache, sequence[t], p->ctx, 0, position[t] + (uint64_t)1, K, false);
-        cached(out, p->v_cache, sequence[t], p->ctx, 0, position[t] + (uint64_t)1, K, false);
+        cached(out, p->k_cache, sequence[t], p->ctx, 0, position[t] + (uint64_t)1, width, false);
+        cached(out, p->v_cache, sequence[t], p->ctx, 0, position[t] + (uint64_t)1, width, false);
     }
 }
 
@@ -269,9 +270,16 @@ static void argmax(const struct mp_cuda_argmax *p, const struct out *out)
     (void)range(out, p->token, p->tokens * sizeof(uint32_t), true);
 }
 
-static void sample(const struct mp_cuda_sample *p, const struct out *out)
+static void sample_list(const struct mp_cuda_sample *p, const struct out *out)
 {
     (void)floats(out, p->logits, (uint64_t)p->tokens * p->vocab, false);
+    (void)range(out, p->part, mp_cuda_sample_part_bytes(p), true);
+}
+
+static void sample(const struct mp_cuda_sample *p, const struct out *out)
+{
+    sample_list(p, out);
+    (void)range(out, p->turn, p->tokens * sizeof(uint32_t), true);
     (void)range(out, p->uniform, p->tokens * sizeof(uint32_t), false);
     (void)range(out, p->token, p->tokens * sizeof(uint32_t), true);
 }
@@ -347,8 +355,12 @@ TOUCHES(project2_f16, mp_cuda_project, project(p, MP_WTYPE_F16, out))
 TOUCHES(project4_f16, mp_cuda_project, project(p, MP_WTYPE_F16, out))
 TOUCHES(project8_f16, mp_cuda_project, project(p, MP_WTYPE_F16, out))
 TOUCHES(place, mp_cuda_place, place(p, out))
-TOUCHES(attend, mp_cuda_attend, attention(p, out, false))
-TOUCHES(attend_split, mp_cuda_attend, attention(p, out, true))
+TOUCHES(attend_f32, mp_cuda_attend, attention(p, out, MP_WTYPE_F32, false))
+TOUCHES(attend_bf16, mp_cuda_attend, attention(p, out, MP_WTYPE_BF16, false))
+TOUCHES(attend_f16, mp_cuda_attend, attention(p, out, MP_WTYPE_F16, false))
+TOUCHES(attend_split_f32, mp_cuda_attend, attention(p, out, MP_WTYPE_F32, true))
+TOUCHES(attend_split_bf16, mp_cuda_attend, attention(p, out, MP_WTYPE_BF16, true))
+TOUCHES(attend_split_f16, mp_cuda_attend, attention(p, out, MP_WTYPE_F16, true))
 TOUCHES(softmax, mp_cuda_softmax,
         rows(out, p->x, p->tokens, p->stride, p->width, sizeof(float), true))
 TOUCHES(axpy, mp_cuda_axpy, axpy(p, out))
@@ -381,6 +393,7 @@ TOUCHES(route8_bf16, mp_cuda_route, route(p, MP_WTYPE_BF16, out))
 TOUCHES(route1_f16, mp_cuda_route, route(p, MP_WTYPE_F16, out))
 TOUCHES(route8_f16, mp_cuda_route, route(p, MP_WTYPE_F16, out))
 TOUCHES(argmax, mp_cuda_argmax, argmax(p, out))
+TOUCHES(sample_list, mp_cuda_sample, sample_list(p, out))
 TOUCHES(sample, mp_cuda_sample, sample(p, out))
 TOUCHES(round_bf16, mp_cuda_round, round_all(p, out))
 TOUCHES(round_f16, mp_cuda_round, round_all(p, out))

@@ -38,6 +38,37 @@ static void a_device_gives_the_cpus_text_and_is_named(void)
     json_decref(any);
 }
 
+static json_t *run_with_cache(const char *device, const char *type)
+{
+    const struct cli cli = {
+        .args = { "run", "--model", CLI_MODEL, "--prompt", "sort 5 3 9 1 ->", "--max-tokens", "6",
+                  "--ctx", "64", "--json", "--device", device, "--kv-type", type },
+        .env = { driver },
+    };
+
+    return cli_json(&cli);
+}
+
+static void a_cache_of_16_bits_is_half_of_the_plan(void)
+{
+    json_t *wide = run_with_cache("cuda", "f32");
+    const json_int_t bytes = json_integer_value(json_object_get(wide, "kv_bytes"));
+
+    CHECK(bytes > 0);
+    for (int i = 0; i < 2; i++) {
+        const char *type = i == 0 ? "bf16" : "f16";
+        json_t *cpu = run_with_cache("cpu", type), *cuda = run_with_cache("cuda", type);
+
+        CHECK_STR(text_of(cuda, "device"), "Fake device 0");
+        CHECK_STR(text_of(cuda, "kv_type"), type);
+        CHECK_STR(text_of(cuda, "text"), text_of(cpu, "text"));
+        CHECK_EQ(2 * json_integer_value(json_object_get(cuda, "kv_bytes")), bytes);
+        json_decref(cpu);
+        json_decref(cuda);
+    }
+    json_decref(wide);
+}
+
 static void a_device_that_is_not_there_is_refused(void)
 {
     const struct cli eighth = { .args = { "run", "--model", CLI_MODEL, "--prompt", "a", "--device",
@@ -47,9 +78,9 @@ static void a_device_that_is_not_there_is_refused(void)
                                .env = { driver, "FAKECUDA_DEVICES=2" } };
     const struct cli eleventh = { .args = { "bench", "--model", CLI_MODEL, "--device", "cuda:10" },
                                   .env = { driver } };
-    const struct cli half = { .args = { "run", "--model", CLI_MODEL, "--prompt", "a", "--device",
-                                        "cuda", "--kv-type", "f16" },
-                              .env = { driver } };
+    const struct cli blocks = { .args = { "run", "--model", CLI_MODEL, "--prompt", "a", "--device",
+                                          "cuda", "--kv-type", "q8_0" },
+                                .env = { driver } };
     const struct cli no_driver = { .args = { "run", "--model", CLI_MODEL, "--prompt", "a",
                                              "--device", "cuda" },
                                    .env = { driver, "FAKECUDA_INIT=100" } };
@@ -57,9 +88,9 @@ static void a_device_that_is_not_there_is_refused(void)
     cli_expect(&eighth, 2, "error[E_CUDA_DEVICE]: there is no CUDA device 7; the driver sees 1");
     cli_expect(&third, 2, "error[E_CUDA_DEVICE]: there is no CUDA device 2; the driver sees 2");
     cli_expect(&eleventh, 2, "error[E_CUDA_DEVICE]: there is no CUDA device 10; the driver sees 1");
-    cli_expect(&half, 2,
-               "error[E_KV_TYPE]: KV cache of type f16: on a GPU only f32; --device cpu has the "
-               "others");
+    cli_expect(&blocks, 2,
+               "error[E_KV_TYPE]: KV cache of type q8_0: a GPU has f32, f16 and bf16; --device cpu "
+               "has all");
     cli_expect(&no_driver, 2, "error[E_CUDA_OFF]: CUDA is off");
 }
 
@@ -356,6 +387,7 @@ int main(int argc, char **argv)
              getenv("FAKECUDA_DIR"));
     RUN(what_passes_the_plan_runs);
     RUN(a_device_gives_the_cpus_text_and_is_named);
+    RUN(a_cache_of_16_bits_is_half_of_the_plan);
     RUN(a_device_that_is_not_there_is_refused);
     RUN(auto_without_a_device_says_why_if_asked);
     RUN(without_a_driver_the_cpu_computes);

@@ -1,6 +1,7 @@
 /*
  * Attention on a device, run on the CPU: values against a softmax in double; one block or four to a
- * head, one token or many give the same bits.
+ * head, one token or many give the same bits, and keys and values of 16 bits those of the same
+ * values as floats.
  */
 #include "tests/unit/kernels/cuda/cuda_run.h"
 
@@ -8,13 +9,17 @@ struct problem {
     uint32_t dim, heads, kv_heads, tokens, ctx;
     uint32_t *sequence, *position;
     float *q, *k, *v;
+    enum mp_wtype type; /* of what kernels read */
+    void *k_cache, *v_cache;
 };
 
 /* Rows of the cache beyond each token's position are NaN; two sequences. */
 static struct problem problem_make(uint32_t dim, uint32_t heads, uint32_t kv_heads, uint32_t tokens,
                                    const uint32_t *position)
 {
-    struct problem p = { dim, heads, kv_heads, tokens, 0, 0, 0, 0, 0, 0 };
+    struct problem p = {
+        .dim = dim, .heads = heads, .kv_heads = kv_heads, .tokens = tokens, .type = MP_WTYPE_F32
+    };
     size_t count, K = (size_t)kv_heads * dim;
 
     for (uint32_t t = 0; t < tokens; t++)
@@ -35,7 +40,28 @@ static struct problem problem_make(uint32_t dim, uint32_t heads, uint32_t kv_hea
     }
     for (size_t i = 0; i < (size_t)tokens * heads * dim; i++)
         p.q[i] *= 3;
+    p.k_cache = p.k;
+    p.v_cache = p.v;
     return p;
+}
+
+/* x rounded to `type`; x becomes the rounded values. */
+static void *rounded(float *x, size_t count, enum mp_wtype type)
+{
+    void *to = operand(mp_wtype_bytes(type, count));
+
+    mp_kernels_store(type, to, x, count);
+    mp_kernels_ref.convert(x, to, type, count);
+    return to;
+}
+
+static void problem_round(struct problem *p, enum mp_wtype type)
+{
+    const size_t count = 2 * (size_t)p->ctx * p->kv_heads * p->dim;
+
+    p->type = type;
+    p->k_cache = rounded(p->k, count, type);
+    p->v_cache = rounded(p->v, count, type);
 }
 
 static float *attend(const struct problem *p, uint32_t first, uint32_t tokens, int split)
@@ -44,8 +70,8 @@ static float *attend(const struct problem *p, uint32_t first, uint32_t tokens, i
     float *out = operand(tokens * width * sizeof(*out));
     struct mp_cuda_attend params = { at(p->q + first * width),
                                      at(out),
-                                     at(p->k),
-                                     at(p->v),
+                                     at(p->k_cache),
+                                     at(p->v_cache),
                                      at(p->sequence + first),
                                      at(p->position + first),
                                      p->heads,
@@ -63,11 +89,11 @@ static float *attend(const struct problem *p, uint32_t first, uint32_t tokens, i
         memset(turn, 0, tokens * p->heads * sizeof(*turn));
         params.part = at(operand(mp_cuda_attend_part_bytes(&params)));
         params.turn = at(turn);
-        launch(MP_CUDA_KERNEL_attend_split, &params);
+        launch(mp_cuda_attend(p->type, 1), &params);
         for (uint32_t i = 0; i < tokens * p->heads; i++)
             CHECK_EQ(turn[i], 0);
     } else {
-        launch(MP_CUDA_KERNEL_attend, &params);
+        launch(mp_cuda_attend(p->type, 0), &params);
     }
     return out;
 }
@@ -98,6 +124,25 @@ static void check_head(const struct problem *p, uint32_t t, uint32_t h, const fl
     free(weight);
 }
 
+/* The same problem with its cache in 16 bits, and with what those mean as floats. */
+static void check_rounded(struct problem p, enum mp_wtype type)
+{
+    const size_t bytes = (size_t)p.tokens * p.heads * p.dim * sizeof(float);
+    const float *out, *parts, *want;
+
+    problem_round(&p, type);
+    out = attend(&p, 0, p.tokens, 0);
+    parts = attend(&p, 0, p.tokens, 1);
+    p.type = MP_WTYPE_F32;
+    p.k_cache = p.k;
+    p.v_cache = p.v;
+    want = attend(&p, 0, p.tokens, 0);
+    CHECK(memcmp(out, want, bytes) == 0);
+    CHECK(memcmp(parts, want, bytes) == 0);
+    for (uint32_t i = 0; i < p.tokens * p.heads; i++)
+        check_head(&p, i / p.heads, i % p.heads, out);
+}
+
 static void check(uint32_t dim, uint32_t heads, uint32_t kv_heads, uint32_t tokens,
                   const uint32_t *position)
 {
@@ -113,6 +158,9 @@ static void check(uint32_t dim, uint32_t heads, uint32_t kv_heads, uint32_t toke
             check_head(&p, t, h, out);
         CHECK(memcmp(alone, out + t * width, width * sizeof(*out)) == 0);
     }
+    check_rounded(p, MP_WTYPE_BF16);
+    free_operands();
+    check_rounded(problem_make(dim, heads, kv_heads, tokens, position), MP_WTYPE_F16);
     free_operands();
 }
 

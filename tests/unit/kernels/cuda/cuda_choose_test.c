@@ -218,16 +218,36 @@ static uint32_t sample_expected(const float *logits, const struct mp_cuda_sample
     return i;
 }
 
+/* One launch makes what the next one reads, and leaves the turns at 0. */
+static void sample_tokens(struct mp_cuda_sample *p)
+{
+    uint32_t *turn = operand(p->tokens * sizeof(*turn));
+
+    memset(turn, 0, p->tokens * sizeof(*turn));
+    p->turn = at(turn);
+    p->part = at(operand(mp_cuda_sample_part_bytes(p)));
+    launch(MP_CUDA_KERNEL_sample_list, p);
+    launch(MP_CUDA_KERNEL_sample, p);
+    for (uint32_t t = 0; t < p->tokens; t++)
+        CHECK_EQ(turn[t], 0);
+}
+
 /* kind 0: any logits, 1: many are equal, 2: some are -inf, 3: two of one value, and none near. */
 static void sample_of(uint32_t V, int kind, uint32_t top_k, double top_p, float temperature)
 {
     const uint32_t tokens = 5;
     float *logits = floats((size_t)tokens * V);
     uint32_t *token = operand(tokens * sizeof(*token)), *uniform = operand(tokens * sizeof(*token));
-    const struct mp_cuda_sample p = { at(logits), at(uniform),
-                                      at(token),  (uint64_t)(top_p * 0x1p32),
-                                      V,          tokens,
-                                      top_k,      temperature };
+    struct mp_cuda_sample p = {
+        .logits = at(logits),
+        .uniform = at(uniform),
+        .token = at(token),
+        .top_p = (uint64_t)(top_p * 0x1p32),
+        .vocab = V,
+        .tokens = tokens,
+        .top_k = top_k,
+        .temperature = temperature,
+    };
     unsigned close = 0;
 
     for (uint32_t i = 0; i < tokens * V; i++) {
@@ -241,7 +261,7 @@ static void sample_of(uint32_t V, int kind, uint32_t top_k, double top_p, float 
     }
     for (uint32_t t = 0; t < tokens; t++)
         uniform[t] = t == 0 ? 0 : t == 1 ? UINT32_MAX : random_u32();
-    launch(MP_CUDA_KERNEL_sample, &p);
+    sample_tokens(&p);
     for (uint32_t t = 0; t < tokens; t++) {
         bool is_close;
         const uint32_t want = sample_expected(logits + t * V, &p, uniform[t], &is_close);
@@ -268,7 +288,9 @@ static void sample(void)
         sample_of(V, 1, V / 2 + 1, 0.6, 1);
         sample_of(V, 2, 3, 0.95, 0.8f);
         sample_of(V, 3, 0, 0.99, 100);
+        sample_of(V, 0, 30, 0.99, 0.05f);
     }
+    sample_of(17000, 0, 40, 0.95, 0.8f); /* as many blocks as there may be */
 }
 
 /* Greedy, and logits that are no numbers. */
@@ -277,7 +299,14 @@ static void sample_without_chance(void)
     const uint32_t V = 700, tokens = 5;
     float *logits = floats(tokens * V);
     uint32_t *token = operand(tokens * sizeof(*token)), *uniform = operand(tokens * sizeof(*token));
-    struct mp_cuda_sample p = { at(logits), at(uniform), at(token), 1ull << 32, V, tokens, 7, 0 };
+    struct mp_cuda_sample p = {
+        .logits = at(logits),
+        .uniform = at(uniform),
+        .token = at(token),
+        .top_p = 1ull << 32,
+        .vocab = V,
+        .tokens = tokens,
+    };
 
     for (uint32_t t = 0; t < tokens; t++)
         uniform[t] = random_u32();
@@ -285,14 +314,14 @@ static void sample_without_chance(void)
     logits[V] = -0.0f; /* and 0 are equal */
     for (uint32_t i = 1; i < V; i++)
         logits[V + i] = i == 9 ? 0.0f : -1 - fabsf(logits[V + i]);
-    logits[2 * V + 699] = NAN;
+    logits[2 * V + 699] = copysignf(NAN, -1); /* in the order it would be the last */
     logits[3 * V + 512] = INFINITY;
     for (uint32_t i = 0; i < V; i++)
         logits[4 * V + i] = -INFINITY;
     for (int hot = 0; hot < 2; hot++) {
         p.temperature = hot ? FLT_MIN : 0;
         p.top_k = hot ? 1 : 7;
-        launch(MP_CUDA_KERNEL_sample, &p);
+        sample_tokens(&p);
         CHECK_EQ(token[0], 333);
         CHECK_EQ(token[1], 0);
         CHECK_EQ(token[2], UINT32_MAX);

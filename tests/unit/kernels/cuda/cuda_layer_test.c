@@ -311,6 +311,41 @@ static void head_expected(double *to, const float *from, const float *norm, cons
     }
 }
 
+/* Both caches of 16 bits have the floats of others, rounded, and 0xA5 where those have it. */
+static void check_narrow(const float *wide, const void *narrow, enum mp_wtype type, uint32_t count)
+{
+    for (uint32_t i = 0; i < count; i++) {
+        const uint16_t *got = (const uint16_t *)narrow + i;
+        uint16_t want = 0xA5A5;
+
+        if (float_bits(wide[i]) != 0xA5A5A5A5u)
+            mp_kernels_store(type, &want, &wide[i], 1);
+        CHECK_EQ(*got, want);
+    }
+}
+
+/* The same launch with a cache of 16 bits. `q` is what it was before. */
+static void positions_narrow(struct mp_cuda_place p, enum mp_wtype type, const float *q,
+                             uint32_t rows)
+{
+    const uint32_t Q = p.tokens * p.heads * p.head_dim, count = rows * p.kv_heads * p.head_dim;
+    const float *k_cache = (const float *)(uintptr_t)p.k_cache;
+    const float *v_cache = (const float *)(uintptr_t)p.v_cache;
+    float *narrow_q = operand(Q * sizeof(*q));
+    void *k = operand(count * sizeof(uint16_t)), *v = operand(count * sizeof(uint16_t));
+
+    memcpy(narrow_q, q, Q * sizeof(*q));
+    p.type = type;
+    p.k_cache = at(k);
+    p.v_cache = at(v);
+    q = (const float *)(uintptr_t)p.q;
+    p.q = at(narrow_q);
+    launch(MP_CUDA_KERNEL_place, &p);
+    CHECK(memcmp(narrow_q, q, Q * sizeof(*q)) == 0);
+    check_narrow(k_cache, k, type, count);
+    check_narrow(v_cache, v, type, count);
+}
+
 /* Queries in place, keys and values to their rows of the cache, and nothing else of it. */
 static void positions(uint32_t dim, uint32_t heads, uint32_t kv_heads, int has_norm)
 {
@@ -336,7 +371,8 @@ static void positions(uint32_t dim, uint32_t heads, uint32_t kv_heads, int has_n
                                      .head_dim = dim,
                                      .tokens = T,
                                      .ctx = C,
-                                     .eps = 1e-6f };
+                                     .eps = 1e-6f,
+                                     .type = MP_WTYPE_F32 };
     float *before = malloc(T * Q * sizeof(*before));
     double want[256];
     uint32_t kept = 0;
@@ -363,6 +399,8 @@ static void positions(uint32_t dim, uint32_t heads, uint32_t kv_heads, int has_n
     for (uint32_t i = 0; i < S * C * K; i += K)
         kept += float_bits(k_cache[i]) == 0xA5A5A5A5u && float_bits(v_cache[i]) == 0xA5A5A5A5u;
     CHECK_EQ(kept, S * C - T);
+    positions_narrow(p, MP_WTYPE_BF16, before, S * C);
+    positions_narrow(p, MP_WTYPE_F16, before, S * C);
     free(before);
     free_operands();
 }
