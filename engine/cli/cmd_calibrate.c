@@ -2,7 +2,6 @@
  * `moepager calibrate`: measure statistics of a model for policies on a text, or which experts are
  * hot from a trace. If interrupted, it writes nothing.
  */
-#include <libgen.h>
 #include <limits.h>
 #include <math.h>
 #include <stdio.h>
@@ -11,6 +10,7 @@
 
 #include "engine/calibrate/calibrate.h"
 #include "engine/cli/commands.h"
+#include "engine/model/sidecar/token_heat.h"
 #include "engine/session/teacher_forcing.h"
 #include "vmm/base/error.h"
 #include "vmm/output/json_out.h"
@@ -29,9 +29,10 @@ struct calibrate {
     char *text; /* owned */
     size_t text_bytes;
 
-    char out[PATH_MAX], features_path[PATH_MAX];
+    char out[PATH_MAX], features_path[PATH_MAX], heat_path[PATH_MAX];
     struct mp_calibrator *calibrator;
     struct mp_features *features; /* or NULL */
+    struct mp_heat *heat;         /* or NULL */
     struct mp_calibration_data *data;
     struct mp_calibration_summary summary;
 };
@@ -43,6 +44,9 @@ static void on_layer(void *ctx, const struct mp_layer_seen *seen)
     mp_calibrator_seen(c->calibrator, seen);
     if (c->features != NULL)
         mp_features_seen(c->features, seen);
+    for (uint32_t t = 0; c->heat != NULL && t < seen->batch->count; t++)
+        mp_heat_learn(c->heat, seen->layer, seen->batch->token[t],
+                      seen->experts + (size_t)t * seen->k);
 }
 
 static void on_progress(void *ctx, uint64_t done_tokens, uint64_t total_tokens)
@@ -113,25 +117,25 @@ static enum mp_status run_text(struct calibrate *c, const struct mp_observer *ob
     return status;
 }
 
-/* <model>/moepager-calibration.safetensors unless --out says otherwise; features beside it. Can
+/* <model>/moepager-calibration.safetensors unless --out says otherwise; the others beside it. Can
  * they be written? */
 static enum mp_status name_files(struct calibrate *c)
 {
-    char copy[PATH_MAX];
-    int length, other;
+    int length;
     enum mp_status status;
 
     if (c->args->out != NULL)
         length = snprintf(c->out, sizeof(c->out), "%s", c->args->out);
     else
         length = snprintf(c->out, sizeof(c->out), "%s/%s", c->args->model, MP_CALIBRATION_NAME);
-    snprintf(copy, sizeof(copy), "%s", c->out);
-    other = snprintf(c->features_path, sizeof(c->features_path), "%s/%s", dirname(copy),
-                     MP_FEATURES_NAME);
-    if ((size_t)length >= sizeof(c->out) || (size_t)other >= sizeof(c->features_path))
+    if ((size_t)length >= sizeof(c->out) ||
+        !mp_sidecar_beside(c->out, MP_FEATURES_NAME, c->features_path, sizeof(c->features_path)) ||
+        !mp_sidecar_beside(c->out, MP_TOKEN_HEAT_NAME, c->heat_path, sizeof(c->heat_path)))
         return mp_fail(MP_ERR_CONFIG, "E_USAGE", "--out: the path is too long");
     status = mp_out_check(c->out, true);
-    return status == MP_OK && c->args->features ? mp_out_check(c->features_path, true) : status;
+    if (status == MP_OK && c->args->features)
+        status = mp_out_check(c->features_path, true);
+    return status == MP_OK && c->args->token_heat ? mp_out_check(c->heat_path, true) : status;
 }
 
 /* Each layer's choices without what was computed: groups are thirds, and nothing is alike. */
@@ -152,6 +156,14 @@ static enum mp_status calibrate_trace(struct calibrate *c)
     return mp_calibration_write(c->out, c->data, &c->id, c->summary.tokens);
 }
 
+static enum mp_status open_heat(struct calibrate *c)
+{
+    const struct mp_heat_shape shape = { c->id.layers, c->id.experts, c->id.top_k,
+                                         c->session.model.vocab };
+
+    return c->args->token_heat ? mp_heat_create(&shape, &c->heat) : MP_OK;
+}
+
 static enum mp_status calibrate(struct calibrate *c)
 {
     const struct mp_observer observer = { .ctx = c, .layer = on_layer };
@@ -162,11 +174,15 @@ static enum mp_status calibrate(struct calibrate *c)
     if (status == MP_OK && c->args->features)
         status = mp_features_open(c->features_path, &c->id, c->ids.count, STREAMS, &c->features);
     if (status == MP_OK)
+        status = open_heat(c);
+    if (status == MP_OK)
         status = run_text(c, &observer);
     if (status != MP_OK)
         return status;
     mp_calibrator_finish(c->calibrator, c->data, &c->summary);
-    if (c->features != NULL) {
+    if (c->heat != NULL)
+        status = mp_token_heat_write(c->heat_path, c->heat, &c->id, c->summary.tokens);
+    if (status == MP_OK && c->features != NULL) {
         struct mp_features *features = c->features;
 
         c->features = NULL;
@@ -182,6 +198,8 @@ static void print_calibration(const struct calibrate *c, double seconds)
     printf("%s: %llu tokens in %.1f s\n", c->out, (unsigned long long)c->summary.tokens, seconds);
     if (c->args->features)
         printf("%s: training data of the same tokens\n", c->features_path);
+    if (c->args->token_heat)
+        printf("%s: experts by token id\n", c->heat_path);
     if (c->args->from_trace != NULL) {
         printf("choices of a trace: nothing is known of similarities, residuals and groups\n");
         return;
@@ -208,6 +226,7 @@ static void json_calibration(const struct calibrate *c, double seconds)
     mp_json_object_begin(&json, NULL);
     mp_json_put_string(&json, "out", c->out);
     mp_json_put_string(&json, "features", c->args->features ? c->features_path : NULL);
+    mp_json_put_string(&json, "token_heat", c->args->token_heat ? c->heat_path : NULL);
     mp_json_put_u64(&json, "tokens", c->summary.tokens);
     mp_json_put_f64(&json, "seconds", seconds);
     mp_json_put_f64(&json, "similar_pairs", c->summary.similar_pairs);
@@ -233,9 +252,9 @@ static enum mp_status read_source(struct calibrate *c)
 
     if (args->from_trace == NULL)
         return mp_require_text(args, &c->text, &c->text_bytes);
-    if (args->text != NULL || args->features)
+    if (args->text != NULL || args->features || args->token_heat)
         return mp_fail(MP_ERR_CONFIG, "E_USAGE", "--from-trace does not go with --%s",
-                       args->text != NULL ? "text" : "features");
+                       args->text != NULL ? "text" : (args->features ? "features" : "by-token"));
     return MP_OK;
 }
 
@@ -280,6 +299,7 @@ enum mp_status mp_cmd_calibrate(const struct mp_args *args, const struct mp_sett
     status = run_all(c);
     mp_session_close(&c->session);
     mp_features_abandon(c->features);
+    mp_heat_destroy(c->heat);
     mp_calibrator_destroy(c->calibrator);
     mp_calibration_destroy(c->data);
     mp_ids_free(&c->ids);

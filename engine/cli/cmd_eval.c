@@ -51,6 +51,7 @@ static enum mp_status open_model(struct mp_eval *eval, const char *model, bool e
         .progress = &progress,
         .clock = eval->clock,
         .cancel = &mp_interrupted,
+        .draft_model = eval->args->tokens_ahead,
         .probe = !eval->args->predictors, /* who computes an expert does not change predictions */
     };
     enum mp_status status;

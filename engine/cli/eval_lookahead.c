@@ -17,10 +17,18 @@
 #define FARTHEST MP_DRAFT_MAX
 #define PERFECT 4u /* tokens */
 
-enum source { IDS, DRAFTS, LAST, SOURCES };
+enum source { IDS, DRAFTS, MODEL, LAST, SOURCES };
 
-static const char *const source_names[SOURCES] = { "ids", "drafts", "last" };
+static const char *const source_names[SOURCES] = { "ids", "drafts", "draft model", "last" };
+static const char *const json_names[SOURCES] = { "ids", "drafts", "draft_model", "last" };
 static const uint32_t shares[] = { 10, 25 };
+
+/* A source of ids, what it guesses after a token, and how many of its guesses were right. */
+struct guesses {
+    struct mp_draft_source *source; /* NULL: none */
+    struct mp_draft draft;
+    uint64_t right[FARTHEST + 1];
+};
 
 struct lookahead {
     struct mp_eval *eval;
@@ -29,7 +37,7 @@ struct lookahead {
     uint32_t seen;                       /* tokens whose last layer has run */
     double found[SOURCES][FARTHEST + 1]; /* experts */
     uint64_t wanted[FARTHEST + 1];
-    uint64_t guessed[FARTHEST + 1], right[FARTHEST + 1]; /* ids, by drafts */
+    struct guesses guesses[SOURCES]; /* of DRAFTS and MODEL */
     struct mp_bound bounds[2][3];
 };
 
@@ -97,52 +105,83 @@ static uint32_t found_by_id(const struct lookahead *la, const struct mp_heat *he
 }
 
 /* What is known when token t begins, of token t + d. */
-static void measure_token(struct lookahead *la, const struct mp_heat *heat,
-                          const struct mp_draft *draft, uint32_t t, uint32_t d)
+static void measure_token(struct lookahead *la, const struct mp_heat *heat, uint32_t t, uint32_t d)
 {
     const struct mp_routed_text *text = &la->text;
-    const bool has_guess = d > 0 && d <= draft->count;
 
-    la->guessed[d] += has_guess;
-    la->right[d] += has_guess && draft->token[d - 1] == text->id[t + d];
     for (uint32_t l = 0; l < text->layers; l++) {
         const uint32_t *chosen = text->chosen + ((size_t)(t + d) * text->layers + l) * text->top_k;
         const uint32_t *last = text->chosen + ((size_t)(t - 1) * text->layers + l) * text->top_k;
 
         la->wanted[d] += text->top_k;
         la->found[IDS][d] += found_by_id(la, heat, text->id[t + d], l, chosen);
-        if (has_guess)
-            la->found[DRAFTS][d] += found_by_id(la, heat, draft->token[d - 1], l, chosen);
         la->found[LAST][d] += overlap(text, chosen, last, text->top_k);
     }
+    for (unsigned s = DRAFTS; s <= MODEL; s++) {
+        struct guesses *guesses = &la->guesses[s];
+
+        if (d == 0 || d > guesses->draft.count)
+            continue;
+        guesses->right[d] += guesses->draft.token[d - 1] == text->id[t + d];
+        for (uint32_t l = 0; l < text->layers; l++)
+            la->found[s][d] +=
+                found_by_id(la, heat, guesses->draft.token[d - 1], l,
+                            text->chosen + ((size_t)(t + d) * text->layers + l) * text->top_k);
+    }
+}
+
+/* A source guesses what follows token t, if that is in the half that counts. A model sees no more
+ * than the one that chose the experts: its own window. */
+static enum mp_status guess(struct lookahead *la, enum source s, uint32_t t)
+{
+    struct guesses *guesses = &la->guesses[s];
+    struct mp_draft_source *source = guesses->source;
+
+    if (source == NULL)
+        return MP_OK;
+    if (s == MODEL && t % la->eval->args->window == 0)
+        source->ops->begin(source);
+    source->ops->push(source, 0, la->text.id[t]);
+    return t < la->text.tokens / 2 ? MP_OK
+                                   : source->ops->guess(source, 0, FARTHEST, &guesses->draft);
+}
+
+static enum mp_status measure_all(struct lookahead *la, struct mp_heat *heat)
+{
+    const struct mp_routed_text *text = &la->text;
+    enum mp_status status = MP_OK;
+
+    for (uint32_t t = 0; t < text->tokens; t++) {
+        for (unsigned s = DRAFTS; s <= MODEL && status == MP_OK; s++)
+            status = guess(la, (enum source)s, t);
+        if (status != MP_OK)
+            return status;
+        for (uint32_t d = 0; t >= text->tokens / 2 && d <= FARTHEST && t + d < text->tokens; d++)
+            measure_token(la, heat, t, d);
+        for (uint32_t l = 0; l < text->layers; l++)
+            mp_heat_learn(heat, l, text->id[t],
+                          text->chosen + ((size_t)t * text->layers + l) * text->top_k);
+    }
+    return MP_OK;
 }
 
 static enum mp_status measure_sources(struct lookahead *la)
 {
     const struct mp_routed_text *text = &la->text;
     const struct mp_heat_shape shape = { text->layers, text->experts, text->top_k, text->vocab };
-    struct mp_draft_source *source;
+    struct mp_draft_source *lookup;
     struct mp_heat *heat;
     enum mp_status status = mp_heat_create(&shape, &heat);
 
     if (status != MP_OK)
         return status;
-    status = mp_draft_lookup_create(1, text->tokens, &source);
-    for (uint32_t t = 0; status == MP_OK && t < text->tokens; t++) {
-        struct mp_draft draft;
-
-        source->ops->push(source, 0, text->id[t]);
-        if (t >= text->tokens / 2) {
-            status = source->ops->guess(source, 0, FARTHEST, &draft);
-            for (uint32_t d = 0; status == MP_OK && d <= FARTHEST && t + d < text->tokens; d++)
-                measure_token(la, heat, &draft, t, d);
-        }
-        for (uint32_t l = 0; l < text->layers; l++)
-            mp_heat_learn(heat, l, text->id[t],
-                          text->chosen + ((size_t)t * text->layers + l) * text->top_k);
+    status = mp_draft_lookup_create(1, text->tokens, &lookup);
+    if (status == MP_OK) {
+        la->guesses[DRAFTS].source = lookup;
+        la->guesses[MODEL].source = la->eval->session.draft_model;
+        status = measure_all(la, heat);
+        lookup->ops->destroy(lookup);
     }
-    if (status == MP_OK)
-        source->ops->destroy(source);
     mp_heat_destroy(heat);
     return status;
 }
@@ -168,22 +207,40 @@ static double part(double found, uint64_t wanted)
     return wanted > 0 ? found / (double)wanted : 0;
 }
 
-static void print_text(const struct lookahead *la)
+static bool is_there(const struct lookahead *la, unsigned s)
+{
+    return s != MODEL || la->guesses[MODEL].source != NULL;
+}
+
+/* Share of the ids `d` tokens ahead that a source guesses right. */
+static double right_part(const struct lookahead *la, unsigned s, uint32_t d)
+{
+    return part((double)la->guesses[s].right[d], la->wanted[d] / la->text.top_k / la->text.layers);
+}
+
+static void print_sources(const struct lookahead *la)
 {
     printf("%u tokens, the second half measured\n\nexperts found among as many guessed, by tokens "
-           "ahead\n%-8s",
+           "ahead\n%-11s",
            la->text.tokens, "");
     for (uint32_t d = 0; d <= FARTHEST; d++)
         printf(" %6u", d);
     for (unsigned s = 0; s < SOURCES; s++) {
-        printf("\n%-8s", source_names[s]);
-        for (uint32_t d = 0; d <= FARTHEST; d++)
+        if (is_there(la, s))
+            printf("\n%-11s", source_names[s]);
+        for (uint32_t d = 0; d <= FARTHEST && is_there(la, s); d++)
             printf(" %4.1f %%", 100 * part(la->found[s][d], la->wanted[d]));
     }
-    printf("\n%-8s", "right id");
-    for (uint32_t d = 0; d <= FARTHEST; d++)
-        printf(" %4.1f %%",
-               100 * part((double)la->right[d], la->wanted[d] / la->text.top_k / la->text.layers));
+    for (unsigned s = DRAFTS; s <= MODEL && is_there(la, s); s++) {
+        printf("\n%-11s", s == DRAFTS ? "right draft" : "right model");
+        for (uint32_t d = 0; d <= FARTHEST; d++)
+            printf(" %4.1f %%", 100 * right_part(la, s, d));
+    }
+}
+
+static void print_text(const struct lookahead *la)
+{
+    print_sources(la);
     printf("\n\nhits, simulated, and experts read per token\n%-8s %18s %18s %18s %10s\n", "slots",
            "nothing known", "next 4 tokens", "ids, read ahead", "of gain");
     for (uint32_t i = 0; i < 2; i++) {
@@ -199,7 +256,8 @@ static void print_text(const struct lookahead *la)
     }
     printf(
         "ids: of the token itself, as if it were known at any distance; drafts: ids guessed from "
-        "the text;\nlast: the experts of the token before\n");
+        "the text;\n%slast: the experts of the token before; right: share of guessed ids\n",
+        is_there(la, MODEL) ? "draft model: ids guessed by that model; " : "");
 }
 
 static void print_json(const struct lookahead *la)
@@ -210,9 +268,17 @@ static void print_json(const struct lookahead *la)
     mp_json_object_begin(&json, NULL);
     mp_eval_json_head(la->eval, &json);
     for (unsigned s = 0; s < SOURCES; s++) {
-        mp_json_array_begin(&json, source_names[s]);
+        if (!is_there(la, s))
+            continue;
+        mp_json_array_begin(&json, json_names[s]);
         for (uint32_t d = 0; d <= FARTHEST; d++)
             mp_json_put_f64(&json, NULL, part(la->found[s][d], la->wanted[d]));
+        mp_json_array_end(&json);
+    }
+    for (unsigned s = DRAFTS; s <= MODEL && is_there(la, s); s++) {
+        mp_json_array_begin(&json, s == DRAFTS ? "right_drafts" : "right_draft_model");
+        for (uint32_t d = 0; d <= FARTHEST; d++)
+            mp_json_put_f64(&json, NULL, right_part(la, s, d));
         mp_json_array_end(&json);
     }
     mp_json_array_begin(&json, "hits");

@@ -40,12 +40,16 @@ struct sizes {
     uint64_t kv_bytes, state_bytes;
 };
 
+static bool is_kv(const struct mp_array_info *array)
+{
+    return array->array == MP_ARRAY_K_CACHE || array->array == MP_ARRAY_V_CACHE;
+}
+
 /* In whole pages. */
 static enum mp_status add_bytes(void *ctx, const struct mp_array_info *array)
 {
-    const bool is_kv = array->array == MP_ARRAY_K_CACHE || array->array == MP_ARRAY_V_CACHE;
     struct sizes *sizes = ctx;
-    uint64_t *sum = is_kv ? &sizes->kv_bytes : &sizes->state_bytes, bytes;
+    uint64_t *sum = is_kv(array) ? &sizes->kv_bytes : &sizes->state_bytes, bytes;
 
     if (!mp_round_up_u64(array->bytes, 4096, &bytes) || !mp_add_u64(*sum, bytes, sum))
         return mp_state_too_large(sizes->config);
@@ -82,6 +86,8 @@ static enum mp_status make_array(void *ctx, const struct mp_array_info *array)
     memory = mmap(NULL, array->bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (memory == MAP_FAILED)
         return mp_fail_no_memory(array->what, array->bytes);
+    if (engine->config.kv_small_pages && is_kv(array)) /* Only a hint: kernels may have none. */
+        (void)madvise(memory, array->bytes, MADV_NOHUGEPAGE);
     engine->state.array[array->array] = memory;
     return MP_OK;
 }
@@ -195,7 +201,6 @@ void mp_engine_destroy(struct mp_engine *engine)
     mp_engine_predict_destroy(engine);
     mp_engine_peers_destroy(engine);
     mp_lookahead_destroy(engine->lookahead);
-    mp_cpu_fini(&engine->cpu);
     free(engine->moe_layer);
     free(engine->layer_of);
     free(engine);
@@ -209,10 +214,11 @@ enum mp_status mp_engine_set_budget(struct mp_engine *engine, uint64_t budget_by
     return status;
 }
 
-void mp_engine_expect(struct mp_engine *engine, const uint32_t *ids, uint32_t count)
+void mp_engine_expect(struct mp_engine *engine, const uint32_t *ids, const float *chances,
+                      uint32_t count)
 {
     if (engine->lookahead != NULL)
-        mp_lookahead_expect(engine->lookahead, ids, count);
+        mp_lookahead_expect(engine->lookahead, ids, chances, count);
 }
 
 bool mp_engine_can_sample(const struct mp_engine *engine)

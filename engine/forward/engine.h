@@ -11,6 +11,7 @@
 #include "engine/model/config.h"
 #include "engine/gpu/cublas.h"
 #include "engine/model/sidecar/llapor.h"
+#include "engine/model/sidecar/token_heat.h"
 #include "engine/pool/pool.h"
 #include "engine/forward/sampler.h"
 #include "engine/model/weights.h"
@@ -70,8 +71,9 @@ struct mp_engine_config {
     uint32_t wanted_max; /* most tokens of a batch whose logits are wanted; less than `sequences`
                             counts as that */
 
-    /* Of keys and values: plain, or Q8_0 (then heads have whole blocks); F32 on a device. */
+    /* Of keys and values: plain, or, on a CPU, Q8_0 (then heads have whole blocks). */
     enum mp_wtype kv_type;
+    bool kv_small_pages; /* no huge page holds what is not used beside what is */
 
     uint64_t budget_bytes; /* of experts in RAM; UINT64_MAX: all of them */
     /* For a backend with a host tier: see struct mp_space_config. */
@@ -124,6 +126,8 @@ struct mp_engine_config {
      * predictors. Or NULL. Both must outlive the engine. */
     const struct mp_calibration_data *calibration;
     const struct mp_llapor *llapor;
+    bool llapor_learns;                     /* a copy of it goes on learning */
+    const struct mp_token_heat *token_heat; /* what a lookahead begins with; or NULL */
 
     /* Counts what is chosen, and names the first residents; or NULL. Outlives the engine. */
     struct mp_heat_map *heat_map;
@@ -200,8 +204,10 @@ enum mp_status mp_forward(struct mp_engine *engine, const struct mp_batch *batch
  */
 enum mp_status mp_engine_set_budget(struct mp_engine *engine, uint64_t budget_bytes) MP_MUST_CHECK;
 
-/* With config.lookahead: ids guessed for the tokens after the next batch, nearest first. */
-void mp_engine_expect(struct mp_engine *engine, const uint32_t *ids, uint32_t count);
+/* With config.lookahead: ids guessed for the tokens after the next batch, nearest first, and how
+ * likely each is, 0..1. */
+void mp_engine_expect(struct mp_engine *engine, const uint32_t *ids, const float *chances,
+                      uint32_t count);
 
 /* True if tokens can be sampled without logits on the host, as on a device. */
 bool mp_engine_can_sample(const struct mp_engine *engine);
@@ -225,6 +231,13 @@ void mp_engine_save_kv(const struct mp_engine *engine, uint32_t sequence, uint32
                        uint32_t count, void *out);
 void mp_engine_restore_kv(struct mp_engine *engine, uint32_t sequence, uint32_t first,
                           uint32_t count, const void *in);
+
+/*
+ * What a sequence holds from position `first` on is not needed any more: its pages go back to the
+ * system, and come again when positions are processed (mp_kv_sequence_bytes()). A sequence with
+ * recurrent layers starts anew then. Nothing on a device.
+ */
+void mp_engine_drop_kv(struct mp_engine *engine, uint32_t sequence, uint32_t first);
 
 const struct mp_counters *mp_engine_counters(struct mp_engine *engine);
 void mp_engine_plan(const struct mp_engine *engine, struct mp_space_plan *plan_p);

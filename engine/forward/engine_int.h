@@ -13,11 +13,15 @@
  * MoE step), predict_*.c (scores for predictors), costs.c and the computes.
  */
 
-/* Scratch of predictors. G features of a network, W its widest layer; NULL if not used. */
+/* Scratch of predictors, which nobody else uses. G features of a network, W its widest layer; NULL
+ * if not used. */
 struct mp_predict_state {
-    float *features; // (T, G)
-    float *wide[3];  // (T, W)
+    float *input;                      // (T, H)
+    float *features;                   // (T, G)
+    float *wide[3];                    // (T, W)
+    struct mp_llapor_learner *learner; /* or NULL */
 
+    bool alone;      /* without the pool, which experts have */
     bool shared;     /* the shared expert of the current layer has been computed */
     bool input_here; /* state.xn on the host is, or will be, that of the current layer */
 
@@ -31,7 +35,7 @@ struct mp_device;
 struct mp_engine {
     struct mp_engine_config config;
     struct mp_device *device; /* NULL: the CPU computes everything */
-    struct mp_cpu cpu;
+    struct mp_compute cpu;
     struct mp_compute *compute; /* runs the transformer */
     struct mp_costs costs;      /* of this machine; 0 where unknown */
     struct mp_state_plan state_plan;
@@ -161,6 +165,17 @@ enum mp_score_source mp_engine_source_of(const struct mp_engine *engine, uint32_
 enum mp_status mp_engine_scores_partial(struct mp_engine *engine, uint32_t moe_layer,
                                         uint32_t target, float *scores) MP_MUST_CHECK;
 void mp_engine_scores_llapor(struct mp_engine *engine, uint32_t moe_layer, float *scores);
+
+/*
+ * predict_llapor_learn.c. create: with config.llapor_learns. The others do nothing without it: out:
+ * the last product of the network of `moe_layer`, as it is now; said: what that gave for the batch,
+ * whose state is still in `wide`; learn: what its layer, the next one, really chose.
+ */
+enum mp_status mp_engine_llapor_learner_create(struct mp_engine *engine) MP_MUST_CHECK;
+void mp_engine_llapor_learner_destroy(struct mp_llapor_learner *learner);
+struct mp_llapor_linear mp_engine_llapor_out(const struct mp_engine *engine, uint32_t moe_layer);
+void mp_engine_llapor_said(struct mp_engine *engine, uint32_t moe_layer, const float *scores);
+void mp_engine_llapor_learn(struct mp_engine *engine, uint32_t moe_layer, const uint32_t *chosen);
 
 /* MP_ERR_CANCELED if the caller of mp_forward() has requested it. */
 enum mp_status mp_engine_check_cancel(const struct mp_engine *engine) MP_MUST_CHECK;

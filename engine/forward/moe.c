@@ -192,6 +192,7 @@ static void op_routed(void *ctx, uint32_t moe_layer, uint32_t tokens, uint32_t k
     engine->predict.chosen = experts;
     engine->predict.weights = weights;
     mp_lookahead_routed(engine->lookahead, moe_layer, experts);
+    mp_engine_llapor_learn(engine, moe_layer, experts);
     if (engine->config.heat_map != NULL)
         mp_heat_map_count(engine->config.heat_map, moe_layer, tokens, k, experts);
     if (engine->config.routed != NULL)
@@ -221,6 +222,7 @@ void mp_engine_fill_step_ops(struct mp_engine *engine)
         .source_scores = op_source_scores,
         .shared = op_shared,
         .ended = compute->ended != NULL ? op_ended : NULL,
+        .predicts_beside = compute->ended != NULL, /* experts have streams of their own */
         .any_ended = compute->any_ended != NULL ? op_any_ended : NULL,
         .link_busy = mp_engine_link_busy,
         .combine = op_combine,

@@ -192,6 +192,6 @@ enum mp_status mp_engine_open_backend(struct mp_engine *engine)
 
     if (status == MP_OK && mp_device_needed(engine->backend))
         status = open_device(engine);
-    engine->compute = engine->device != NULL ? &engine->device->compute : &engine->cpu.compute;
+    engine->compute = engine->device != NULL ? &engine->device->compute : &engine->cpu;
     return status;
 }

@@ -12,7 +12,10 @@ static void linear(struct mp_engine *engine, const struct mp_llapor_linear *line
 {
     const struct mp_product product = { &linear->weight, linear->bias, x, x_stride, y, y_stride };
 
-    mp_cpu_multiply(engine, &product, 1, engine->tokens);
+    if (engine->predict.alone)
+        mp_cpu_multiply_alone(engine, &product, 1, engine->tokens);
+    else
+        mp_cpu_multiply(engine, &product, 1, engine->tokens);
 }
 
 static void gelu(float *x, size_t count)
@@ -68,6 +71,7 @@ void mp_engine_scores_llapor(struct mp_engine *engine, uint32_t moe_layer, float
     const struct mp_predict_state *p = &engine->predict;
     const size_t H = engine->config.model->hidden, E = engine->shape.experts;
     const size_t stride = net->inputs + 2 * E, D = net->width;
+    const struct mp_llapor_linear out = mp_engine_llapor_out(engine, moe_layer);
 
     linear(engine, &net->pca, engine->state.xn, H, p->features, stride);
     add_choices(engine, net->inputs, stride);
@@ -75,7 +79,8 @@ void mp_engine_scores_llapor(struct mp_engine *engine, uint32_t moe_layer, float
     gelu(p->wide[0], engine->tokens * D);
     if (net->deep)
         residual_block(engine, net, stride);
-    linear(engine, &net->out, p->wide[0], D, scores, E);
+    linear(engine, &out, p->wide[0], D, scores, E);
     for (size_t i = 0; i < engine->tokens * E; i++)
         scores[i] = sigmoid(scores[i]);
+    mp_engine_llapor_said(engine, moe_layer, scores);
 }

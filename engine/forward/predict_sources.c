@@ -34,14 +34,14 @@ static void residual_scores(struct mp_engine *engine, uint32_t moe_layer, uint32
 {
     const size_t H = engine->config.model->hidden;
     const float *residual = engine->config.calibration->residual;
-    float *x = engine->state.xe;
+    float *x = engine->predict.input;
 
     memcpy(x, engine->state.xn, engine->tokens * H * sizeof(float));
     for (uint32_t l = moe_layer; l < target; l++) {
         for (uint32_t t = 0; t < engine->tokens; t++)
             engine->config.kernels->axpy(x + t * H, residual + l * H, 1.0f, H);
     }
-    mp_cpu_router(engine, engine->layer_of[target], x, scores);
+    mp_cpu_router(engine, engine->layer_of[target], x, scores, engine->predict.alone);
 }
 
 enum mp_score_source mp_engine_source_of(const struct mp_engine *engine, uint32_t moe_layer,
@@ -58,20 +58,21 @@ enum mp_score_source mp_engine_source_of(const struct mp_engine *engine, uint32_
     return MP_SCORES_GATE;
 }
 
-/* What needs other weights than the transformer's, by the host from the layer's normed input. */
+/* What needs other weights than the transformer's, by the host from the layer's normed input. It
+ * does not wait for experts that the CPU computes meanwhile. */
 static enum mp_status host_scores(struct mp_engine *engine, uint32_t moe_layer, uint32_t target,
                                   enum mp_score_source source, float *scores)
 {
     const enum mp_status status = mp_engine_bring_input(engine);
+    struct mp_compute *c = engine->compute;
 
     if (status != MP_OK)
         return status;
-    mp_lock(&engine->cpu.lock);
+    engine->predict.alone = c->ops->pool_taken != NULL && c->ops->pool_taken(c);
     if (source == MP_SCORES_LLAPOR)
         mp_engine_scores_llapor(engine, moe_layer, scores);
     else
         residual_scores(engine, moe_layer, target, scores);
-    mp_unlock(&engine->cpu.lock);
     return MP_OK;
 }
 
@@ -118,10 +119,15 @@ enum mp_status mp_engine_predict_create(struct mp_engine *engine)
     enum mp_status status = MP_OK;
 
     warn_missing(engine, source);
-    if (source == MP_SCORES_LLAPOR && llapor != NULL && llapor->count > 0) {
+    if ((source == MP_SCORES_RESIDUAL || source == MP_SCORES_LLAPOR) &&
+        engine->config.calibration != NULL)
+        status = allocate(T * engine->config.model->hidden, &p->input);
+    if (status == MP_OK && source == MP_SCORES_LLAPOR && llapor != NULL && llapor->count > 0) {
         status = allocate(T * (llapor->inputs_max + 2ull * engine->shape.experts), &p->features);
         for (int i = 0; i < 3 && status == MP_OK; i++)
             status = allocate(T * llapor->width_max, &p->wide[i]);
+        if (status == MP_OK && engine->config.llapor_learns)
+            status = mp_engine_llapor_learner_create(engine);
     }
     return status;
 }
@@ -130,6 +136,8 @@ void mp_engine_predict_destroy(struct mp_engine *engine)
 {
     struct mp_predict_state *p = &engine->predict;
 
+    mp_engine_llapor_learner_destroy(p->learner);
+    free(p->input);
     free(p->features);
     for (int i = 0; i < 3; i++)
         free(p->wide[i]);

@@ -34,7 +34,7 @@
     A(V, v, float, OWN, (0), (T, K), "activations")                                                \
     A(ATT, att, float, OWN, (T, B), (T, Q), "activations")                                         \
     A(LATENT, latent, float, OWN, (T, L), (0), "activations")    /* queries of latent attention */ \
-    A(PART, part, float, OWN, (J, S, C), (parts), "activations") /* attention's scratch */         \
+    A(PART, part, float, OWN, (J, S, C), (parts), "activations") /* scratch of attend, sample */   \
     A(TURN, turn, uint32_t, OWN, (0), (T + 1, m->heads), "activations") /* blocks that ended */    \
     A(TILE, tile, float, OWN, (tiles), (0), "activations") /* of transposed experts */             \
     A(GATE, gate, float, OWN, (W, F), (T, M), "activations")                                       \

@@ -115,7 +115,7 @@ static enum mp_status plan(struct measuring *m)
         m->sets_bytes = out->budget_bytes;
     }
     m->settings.run.ctx = positions_for(m->config, session.engine_config.ctx);
-    m->settings.run.budget = (struct mp_share){ MP_SHARE_BYTES, out->budget_bytes };
+    m->settings.run.budget = (struct mp_share){ MP_SHARE_BYTES, m->sets_bytes };
     mp_session_close(&session);
     return MP_OK;
 }
@@ -134,7 +134,7 @@ static enum mp_status use_patterns(void *ctx, struct mp_engine_config *config)
     return status;
 }
 
-/* Some token for a position; id 0 is left out, it is special in many models. */
+/* Some token for a position of made-up routing. */
 static uint32_t token_at(const struct mp_session *session, uint32_t position)
 {
     const uint32_t vocab = session->model.vocab;
@@ -161,11 +161,11 @@ static int compare(const void *a, const void *b)
     return x < y ? -1 : x > y;
 }
 
-/* The median time of a step of this pattern; the first ones find what others have left. */
+/* The median time of a step of this pattern; the first one finds what others have left. */
 static enum mp_status time_pattern(struct measuring *m, enum mp_pattern pattern, uint32_t *position)
 {
     struct mp_measured *out = m->out;
-    const uint32_t skipped = pattern == MP_PATTERN_NONE_READ ? out->sets : 1;
+    const uint64_t loads = mp_engine_counters(m->session.engine)->loads;
     uint64_t ns[STEPS_MAX];
     enum mp_status status = MP_OK;
 
@@ -178,11 +178,14 @@ static enum mp_status time_pattern(struct measuring *m, enum mp_pattern pattern,
     }
     if (status != MP_OK)
         return status;
-    qsort(ns + skipped, out->steps - skipped, sizeof(ns[0]), compare);
-    out->step_ns[pattern] = ns[skipped + (out->steps - skipped) / 2];
+    qsort(ns + 1, out->steps - 1, sizeof(ns[0]), compare);
+    out->loads[pattern] = mp_engine_counters(m->session.engine)->loads - loads;
+    out->step_ns[pattern] = ns[1 + (out->steps - 1) / 2];
     return MP_OK;
 }
 
+/* One pattern after the other, so that the budget changes once, and what that takes from memory is
+ * read anew by steps that read. */
 static enum mp_status time_patterns(struct measuring *m)
 {
     struct mp_measured *out = m->out;
@@ -190,12 +193,10 @@ static enum mp_status time_patterns(struct measuring *m)
     uint32_t position = 0;
 
     for (uint32_t i = 0; i < ROUNDS * MP_PATTERN_COUNT && status == MP_OK; i++) {
-        const enum mp_pattern pattern = (enum mp_pattern)(i % MP_PATTERN_COUNT);
-        const bool none = pattern == MP_PATTERN_NONE_READ;
+        const enum mp_pattern pattern = (enum mp_pattern)(i / ROUNDS);
 
-        if (out->sets > 1)
-            status =
-                mp_engine_set_budget(m->session.engine, none ? m->sets_bytes : out->budget_bytes);
+        if (i == (MP_PATTERN_NONE_READ + 1) * ROUNDS && out->sets > 1)
+            status = mp_engine_set_budget(m->session.engine, out->budget_bytes);
         if (status == MP_OK)
             status = time_pattern(m, pattern, &position);
     }
@@ -223,6 +224,7 @@ static void routed(void *ctx, uint32_t layer, uint32_t tokens, uint32_t k, const
 static enum mp_status run_prompt(struct measuring *m, uint32_t count, const float **logits_p)
 {
     static const uint32_t sequence[BATCH];
+    uint64_t seed = m->settings.run.seed;
     uint32_t token[BATCH], position[BATCH];
     uint8_t want[BATCH] = { 0 };
     enum mp_status status = MP_OK;
@@ -234,7 +236,7 @@ static enum mp_status run_prompt(struct measuring *m, uint32_t count, const floa
         };
 
         for (uint32_t i = 0; i < now; i++) {
-            token[i] = token_at(&m->session, done + i);
+            token[i] = mp_session_random_token(&m->session, &seed);
             position[i] = done + i;
         }
         done += now;

@@ -33,6 +33,7 @@ struct mp_measured {
     uint32_t sets;                   /* of experts that NONE_READ takes turns with; 0 is 1 */
     uint64_t budget_bytes;
     uint64_t step_ns[MP_PATTERN_COUNT]; /* median time of a decode step */
+    uint64_t loads[MP_PATTERN_COUNT];   /* experts that were read in all of these steps */
     struct mp_replay_trace routing;     /* the model's own: a prompt and the tokens after it */
     double accuracy; /* of the next layer's router, as struct mp_sim_model has it */
 };
@@ -51,8 +52,8 @@ enum mp_status mp_measure_run(const struct mp_measure_config *config,
                               struct mp_measured *measured_p) MP_MUST_CHECK;
 void mp_measured_fini(struct mp_measured *measured); /* safe on a zeroed one */
 
-/* Steps of one token in which the experts of a pattern are chosen, all patterns `rounds` times; a
- * complete trace. */
+/* Steps of one token in which the experts of a pattern are chosen, one pattern after the other,
+ * `rounds` times each; a complete trace. */
 enum mp_status mp_measure_pattern(const struct mp_measured *shape, uint32_t patterns,
                                   uint32_t rounds, struct mp_replay_trace *trace_p) MP_MUST_CHECK;
 

@@ -43,8 +43,8 @@ enum mp_status mp_measure_pattern(const struct mp_measured *shape, uint32_t patt
     for (uint32_t l = 0; l < shape->layers; l++)
         trace.layer_bytes[l] = 1; /* nobody asks: the simulator has sizes of its own */
     for (unsigned i = 0; i < rounds * MP_PATTERN_COUNT && status == MP_OK; i++) {
-        if (patterns & 1u << i % MP_PATTERN_COUNT)
-            status = add_pattern(shape, (enum mp_pattern)(i % MP_PATTERN_COUNT), &trace);
+        if (patterns & 1u << i / rounds)
+            status = add_pattern(shape, (enum mp_pattern)(i / rounds), &trace);
     }
     if (status == MP_OK)
         status = mp_replay_trace_end(&trace);

@@ -263,9 +263,11 @@ static enum mp_status decode(struct run *run)
         if (count == 0)
             return status;
         run->step++;
-        if (drafts != NULL && run->count == 1)
-            mp_engine_expect(run->config->engine, mp_drafts_unchecked(drafts, 0)->token,
-                             mp_drafts_unchecked(drafts, 0)->count);
+        if (drafts != NULL) {
+            const struct mp_drafts_expected *next = mp_drafts_expected(drafts);
+
+            mp_engine_expect(run->config->engine, next->token, next->chance, next->count);
+        }
         status = run_batch(run, count);
         if (status != MP_OK)
             return status;

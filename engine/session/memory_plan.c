@@ -9,6 +9,7 @@
 #include <string.h>
 
 #include "engine/forward/cuda/device.h"
+#include "engine/forward/kv.h"
 #include "vmm/base/checked.h"
 #include "vmm/base/error.h"
 #include "vmm/base/log.h"
@@ -23,6 +24,9 @@
 /* For prompts that are kept: so much, or such a part of a small machine's RAM. */
 #define KEPT_BYTES (UINT64_C(256) << 20)
 #define KEPT_PARTS 32
+
+/* With --memory, of what experts do not need at least: the most that sequences have at first. */
+#define SEQUENCES_PARTS 4
 
 #define DEVICE_MARGIN_BYTES (UINT64_C(3) << 29)
 
@@ -153,12 +157,11 @@ static enum mp_status measure(const struct mp_run_settings *run, const char *mod
     return status;
 }
 
-/* A small number is most often meant as a share: `--budget 25`. */
 static enum mp_status refuse_budget(const struct mp_share *share, const struct mp_memory_plan *m)
 {
     char hint[64] = "raise --budget";
 
-    if (share->kind == MP_SHARE_BYTES && share->amount > 0 && share->amount <= 100)
+    if (mp_share_seems_percent(share))
         snprintf(hint, sizeof(hint), "did you mean --budget %" PRIu64 "%%?", share->amount);
     return mp_fail(MP_ERR_CONFIG, "E_BUDGET_SMALL",
                    "budget of %" PRIu64 " bytes is below the smallest for this model: need "
@@ -273,7 +276,33 @@ static uint64_t host_base(const struct mp_session *session)
     return session->device.cuda ? base : add(add(base, m->kv_bytes), m->kept_bytes);
 }
 
-/* Of config->memory_bytes experts get what is left, but for some that prompts begin with. */
+/* A server of long contexts serves short ones; but nothing if not even those have room. */
+static enum mp_status check_sequences(const struct mp_session_config *config,
+                                      const struct mp_session *s, uint64_t limit)
+{
+    const struct mp_memory_plan *m = &s->memory;
+    const uint64_t whole = mp_kv_sequence_bytes(&s->engine_config, s->engine_config.ctx);
+
+    if (m->shared_bytes < add(m->smallest_bytes, mp_kv_sequence_bytes(&s->engine_config, 2)))
+        return mp_fail(MP_ERR_NO_MEMORY, "E_RAM",
+                       "--memory %" PRIu64 ": weights %" PRIu64 ", activations %" PRIu64
+                       ", the smallest budget of experts %" PRIu64 ", the KV cache of one answer "
+                       "and %" PRIu64 " bytes for the rest are more than %" PRIu64
+                       "; lower --prefill-tokens or --batch",
+                       config->memory_bytes, m->weights_bytes, m->state_bytes, m->smallest_bytes,
+                       m->margin_bytes, limit);
+    if (m->shared_bytes - m->smallest_bytes < whole)
+        mp_log_warn("plan",
+                    "--memory %" PRIu64 ": the KV cache of a context of %u tokens is %" PRIu64
+                    " bytes, but beside the smallest budget of experts there are %" PRIu64
+                    ": longer prompts and answers are refused",
+                    config->memory_bytes, s->engine_config.ctx, whole,
+                    m->shared_bytes - m->smallest_bytes);
+    return MP_OK;
+}
+
+/* Of config->memory_bytes experts get what is left, but for some that prompts begin with, and for
+ * one sequence. */
 static enum mp_status divide_memory(const struct mp_settings *settings,
                                     const struct mp_session_config *config, struct mp_session *s)
 {
@@ -281,6 +310,8 @@ static enum mp_status divide_memory(const struct mp_settings *settings,
     const uint64_t limit =
         config->memory_bytes < m->room_bytes ? config->memory_bytes : m->room_bytes;
     const uint64_t part = limit / MARGIN_PARTS;
+    uint64_t spare, left;
+    enum mp_status status;
 
     if (s->device.cuda)
         return mp_fail(MP_ERR_CONFIG, "E_USAGE",
@@ -290,18 +321,19 @@ static enum mp_status divide_memory(const struct mp_settings *settings,
                        "--memory finds the budget itself; leave out --budget, or --memory");
     m->margin_bytes = part < MARGIN_BYTES ? part : MARGIN_BYTES;
     m->kept_bytes = 0;
-    m->shared_bytes = available_bytes(limit, host_base(s), m->margin_bytes);
-    if (m->shared_bytes < m->smallest_bytes)
-        return mp_fail(MP_ERR_NO_MEMORY, "E_RAM",
-                       "--memory %" PRIu64 ": weights %" PRIu64 ", KV cache %" PRIu64
-                       ", activations %" PRIu64 ", the smallest budget of experts %" PRIu64
-                       " and %" PRIu64 " bytes for the rest are more than %" PRIu64
-                       "; lower --ctx or --batch",
-                       config->memory_bytes, m->weights_bytes, m->kv_bytes, m->state_bytes,
-                       m->smallest_bytes, m->margin_bytes, limit);
-    if (m->shared_bytes - m->shared_bytes / KEPT_PARTS >= m->smallest_bytes)
-        m->kept_bytes = m->shared_bytes / KEPT_PARTS;
-    return choose_budget(&settings->run.budget, m->shared_bytes - m->kept_bytes, m);
+    m->shared_bytes =
+        available_bytes(limit, add(m->weights_bytes, m->state_bytes), m->margin_bytes);
+    status = check_sequences(config, s, limit);
+    if (status != MP_OK)
+        return status;
+    spare = m->shared_bytes - m->smallest_bytes;
+    m->sequences_bytes = mp_kv_sequence_bytes(&s->engine_config, s->engine_config.ctx);
+    if (m->sequences_bytes > spare / SEQUENCES_PARTS)
+        m->sequences_bytes = spare / SEQUENCES_PARTS;
+    left = m->shared_bytes - m->sequences_bytes;
+    if (left - left / KEPT_PARTS >= m->smallest_bytes)
+        m->kept_bytes = left / KEPT_PARTS;
+    return choose_budget(&settings->run.budget, left - m->kept_bytes, m);
 }
 
 static void read_room(const struct mp_session_config *config, struct mp_session *session)
@@ -355,7 +387,9 @@ enum mp_status mp_memory_plan_make(const struct mp_settings *settings,
     }
     if (status != MP_OK)
         return status;
-    m->total_bytes = add(host_base(session), experts);
+    m->total_bytes = config->memory_bytes > 0
+                         ? add(add(m->weights_bytes, m->state_bytes), m->shared_bytes)
+                         : add(host_base(session), experts);
     if (config->plan_only)
         return MP_OK;
     if (m->total_bytes > m->room_bytes)

@@ -7,6 +7,7 @@
 #include <limits.h>
 #include <string.h>
 
+#include "engine/session/draft/model.h"
 #include "engine/session/memory_plan.h"
 #include "engine/forward/forced_routing.h"
 #include "vmm/base/error.h"
@@ -26,6 +27,15 @@ static unsigned choose_node(const struct mp_session *s)
     return mp_topology_near_node(s->topology, s->device.device.pci,
                                  link.numa_node >= 0 ? link.numa_node
                                                      : s->device.device.host_numa_id);
+}
+
+static void use_machine(const struct mp_session *of, struct mp_session *s)
+{
+    s->guest = true;
+    s->device = of->device;
+    s->topology = of->topology;
+    s->node = of->node;
+    s->pool = of->pool;
 }
 
 static enum mp_status open_machine(const struct mp_settings *settings, struct mp_session *s)
@@ -100,9 +110,9 @@ static enum mp_status choose_kv_type(const struct mp_settings *settings, struct 
     };
 
     s->engine_config.kv_type = types[settings->run.kv_type];
-    if (s->device.cuda && s->engine_config.kv_type != MP_WTYPE_F32)
+    if (s->device.cuda && s->engine_config.kv_type == MP_WTYPE_Q8_0)
         return mp_fail(MP_ERR_UNSUPPORTED, "E_KV_TYPE",
-                       "KV cache of type %s: on a GPU only f32; --device cpu has the others",
+                       "KV cache of type %s: a GPU has f32, f16 and bf16; --device cpu has all",
                        mp_wtype_name(s->engine_config.kv_type));
     return MP_OK;
 }
@@ -126,6 +136,7 @@ static enum mp_status fill_config(const struct mp_settings *settings,
                              : (positions < CTX_DEFAULT ? positions : CTX_DEFAULT),
         .tokens_max = (uint32_t)(prefill > wanted ? prefill : wanted),
         .wanted_max = (uint32_t)wanted,
+        .kv_small_pages = config->memory_bytes > 0,
         .backend = s->device.backend,
         .backend_config = { .numa_node = (int)s->topology->nodes[s->node].os_index,
                             .huge_pages = run->huge_pages,
@@ -140,6 +151,7 @@ static enum mp_status fill_config(const struct mp_settings *settings,
         .populate = run->populate,
         .reader = mp_io_reader_config(&settings->io, NULL, config->clock, NULL),
         .lookahead = (uint32_t)run->lookahead,
+        .llapor_learns = run->llapor_learn,
         .deterministic = run->deterministic,
         .seed = run->seed,
         .pool = s->pool,
@@ -200,6 +212,11 @@ static enum mp_status open_sidecars(const struct mp_run_settings *run,
         mp_model_id_make(&s->model, s->weights, &id);
         status = mp_llapor_load(dir_fd, path, &id, &s->llapor);
     }
+    if (status == MP_OK && run->lookahead > 0 &&
+        mp_sidecar_locate(run->token_heat, model_fd, MP_TOKEN_HEAT_NAME, &dir_fd, &path)) {
+        mp_model_id_make(&s->model, s->weights, &id);
+        status = mp_token_heat_load(dir_fd, path, &id, s->model.vocab, &s->token_heat);
+    }
     return status;
 }
 
@@ -217,16 +234,35 @@ static void read_facts(const struct mp_run_settings *run, const struct mp_sessio
     s->engine_config.backend_config.no_host_handles = s->facts.no_host_handles;
 }
 
+static bool wants_drafts(const struct mp_settings *settings, const struct mp_session_config *config)
+{
+    return config->drafts && settings->run.draft_tokens > 0;
+}
+
 /* Recurrent layers cannot forget a guess that was wrong. */
-static enum mp_status check_drafts(const struct mp_run_settings *run,
+static enum mp_status check_drafts(const struct mp_settings *settings,
                                    const struct mp_session_config *config,
                                    const struct mp_session *s)
 {
-    if (config->drafts && run->draft_tokens > 0 && s->model.delta.key_heads > 0)
+    if (wants_drafts(settings, config) && s->model.delta.key_heads > 0)
         return mp_fail(MP_ERR_UNSUPPORTED, "E_DRAFT",
                        "models with recurrent layers cannot take back a wrong guess; leave out "
                        "--draft-tokens");
+    if (config->drafts && settings->run.draft_model[0] != '\0' && settings->run.draft_tokens == 0)
+        return mp_fail(MP_ERR_CONFIG, "E_DRAFT",
+                       "--draft-model guesses nothing without --draft-tokens, the most tokens that "
+                       "are guessed at a time; 4 is a beginning");
     return MP_OK;
+}
+
+/* Before memory is planned: the plan sees what it leaves. */
+static enum mp_status open_draft_model(const struct mp_settings *settings,
+                                       const struct mp_session_config *config, struct mp_session *s)
+{
+    if (!(wants_drafts(settings, config) || config->draft_model) ||
+        settings->run.draft_model[0] == '\0' || config->plan_only)
+        return MP_OK;
+    return mp_draft_model_open(settings, config, s, &s->draft_model);
 }
 
 static void start_live(const struct mp_settings *settings, const struct mp_session_config *config,
@@ -256,9 +292,13 @@ static enum mp_status open_model(const struct mp_settings *settings,
     if (status == MP_OK)
         status = mp_model_config_load(s->checkpoint, &s->model);
     if (status == MP_OK)
-        status = check_drafts(&settings->run, config, s);
+        status = check_drafts(settings, config, s);
     if (status == MP_OK)
         status = open_tokenizer(config, s);
+    if (status == MP_OK)
+        status = open_draft_model(settings, config, s);
+    if (status == MP_OK && s->draft_model != NULL)
+        status = mp_draft_model_check(s->draft_model, s);
     if (status == MP_OK)
         status = fill_config(settings, config, s);
     if (status == MP_OK)
@@ -293,6 +333,7 @@ static enum mp_status open_engine(const struct mp_settings *settings,
     s->engine_config.option_groups = settings->groups;
     s->engine_config.calibration = s->calibration;
     s->engine_config.llapor = s->llapor;
+    s->engine_config.token_heat = s->token_heat;
     s->engine_config.heat_map = s->heat_map;
     s->engine_config.forced_routing = s->forced_routing;
     if (config->before_engine != NULL)
@@ -300,26 +341,36 @@ static enum mp_status open_engine(const struct mp_settings *settings,
     return status == MP_OK ? mp_engine_create(&s->engine_config, &s->engine) : status;
 }
 
-static enum mp_status open_drafts(const struct mp_run_settings *run,
+static enum mp_status open_drafts(const struct mp_settings *settings,
                                   const struct mp_session_config *config, struct mp_session *s)
 {
     struct mp_drafts_config drafts = {
-        .source = config->draft_source,
+        .source = s->draft_model,
         .sequences = config->sequences,
-        .most = (uint32_t)run->draft_tokens,
-        .always = run->deterministic,
+        .most = (uint32_t)settings->run.draft_tokens,
+        /* nothing is read ahead where all experts are resident */
+        .ahead =
+            s->memory.budget_bytes < s->memory.full_bytes ? (uint32_t)settings->run.lookahead : 0,
+        .always = settings->run.deterministic,
     };
+    struct mp_draft_source *lookup = NULL;
     enum mp_status status = MP_OK;
 
-    if (!config->drafts || run->draft_tokens == 0)
+    if (!wants_drafts(settings, config))
         return MP_OK;
-    if (drafts.source == NULL)
-        status = mp_draft_lookup_create(config->sequences, s->engine_config.ctx, &drafts.source);
+    if (drafts.source == NULL || drafts.ahead > 0)
+        status = mp_draft_lookup_create(config->sequences, s->engine_config.ctx, &lookup);
     if (status != MP_OK)
         return status;
+    if (drafts.source == NULL)
+        drafts.source = lookup;
+    else
+        drafts.quick = lookup;
     status = mp_drafts_create(&drafts, &s->drafts);
-    if (status != MP_OK && drafts.source != config->draft_source)
-        drafts.source->ops->destroy(drafts.source);
+    if (status == MP_OK)
+        s->draft_model = NULL; /* it has an owner */
+    else if (lookup != NULL)
+        lookup->ops->destroy(lookup);
     return status;
 }
 
@@ -337,10 +388,13 @@ static void warn_extra(const struct mp_weights *weights)
 enum mp_status mp_session_open(const struct mp_settings *settings,
                                const struct mp_session_config *config, struct mp_session *session)
 {
-    enum mp_status status;
+    enum mp_status status = MP_OK;
 
     memset(session, 0, sizeof(*session));
-    status = open_machine(settings, session);
+    if (config->machine != NULL)
+        use_machine(config->machine, session);
+    else
+        status = open_machine(settings, session);
     if (status == MP_OK)
         status = open_model(settings, config, session);
     if (status == MP_OK && !config->plan_only) {
@@ -352,10 +406,8 @@ enum mp_status mp_session_open(const struct mp_settings *settings,
         if (!config->no_engine)
             status = open_engine(settings, config, session);
         if (status == MP_OK)
-            status = open_drafts(&settings->run, config, session);
+            status = open_drafts(settings, config, session);
     }
-    if (session->drafts == NULL && config->draft_source != NULL)
-        config->draft_source->ops->destroy(config->draft_source);
     if (status != MP_OK) {
         mp_session_close(session);
         return status;
@@ -381,16 +433,29 @@ enum mp_status mp_session_renew(struct mp_session *session, const struct mp_prof
 void mp_session_close(struct mp_session *session)
 {
     mp_drafts_destroy(session->drafts);
+    if (session->draft_model != NULL)
+        session->draft_model->ops->destroy(session->draft_model);
     mp_engine_destroy(session->engine);
     mp_live_stop(session->live);
     mp_tokenizer_destroy(session->tokenizer);
     mp_calibration_destroy(session->calibration);
     mp_llapor_destroy(session->llapor);
+    mp_token_heat_destroy(session->token_heat);
     mp_heat_map_close(session->heat_map);
     mp_forced_routing_destroy(session->forced_routing);
     mp_weights_destroy(session->weights);
     mp_checkpoint_close(session->checkpoint);
-    mp_pool_destroy(session->pool);
-    mp_topology_destroy(session->topology);
+    if (!session->guest) {
+        mp_pool_destroy(session->pool);
+        mp_topology_destroy(session->topology);
+    }
     memset(session, 0, sizeof(*session));
+}
+
+uint32_t mp_session_random_token(const struct mp_session *session, uint64_t *state_p)
+{
+    const uint32_t vocab = session->model.vocab;
+
+    *state_p = *state_p * 6364136223846793005u + 1442695040888963407u;
+    return vocab > 1 ? 1 + (uint32_t)((*state_p >> 33) % (vocab - 1)) : 0;
 }

@@ -47,10 +47,11 @@ struct mp_session_config {
     bool probe;            /* this program is moepager: it may run itself to measure a device */
     bool no_engine;        /* stop after weights are read: engine is NULL */
     bool drafts;           /* as the settings say */
+    bool draft_model;      /* if the settings name one, for the caller: session.draft_model */
     uint64_t kept_bytes;   /* of RAM, for prompts that the caller keeps; or MP_KEPT_AUTO */
     uint64_t memory_bytes; /* of RAM for everything, divided by the plan; 0: as the settings say */
-    struct mp_draft_source *draft_source; /* instead of theirs, owned from now on,
-                                             also if opening fails; or NULL */
+    const struct mp_session *machine; /* whose topology, device and pool are used; it outlives this
+                                         session. Or NULL: those that the settings say */
     const char *command; /* as `moepager top` shows it; NULL: it does not show this session */
     bool no_sidecars;    /* do not load calibration and trained predictors */
 };
@@ -60,11 +61,13 @@ struct mp_memory_plan {
     uint64_t weights_bytes; /* everything but routed experts */
     uint64_t expert_bytes;  /* all routed experts, as in the files */
     uint64_t kv_bytes, state_bytes;
-    uint64_t kept_bytes;   /* of RAM: see struct mp_session_config */
-    uint64_t shared_bytes; /* with its memory_bytes: for budget and kept prompts together */
+    uint64_t kept_bytes; /* of RAM: see struct mp_session_config */
+    /* With its memory_bytes: for budget, kept prompts and KV cache together, and what sequences
+     * have of it at first. */
+    uint64_t shared_bytes, sequences_bytes;
     uint64_t budget_bytes; /* for routed experts; `full_bytes` if it is for all */
     uint64_t smallest_bytes, full_bytes;
-    uint64_t total_bytes;  /* of all these, but for shared; UINT64_MAX: beyond 2^64 */
+    uint64_t total_bytes;  /* of all these; UINT64_MAX: beyond 2^64 */
     uint32_t slices;       /* that each expert is stored in */
     uint64_t room_bytes;   /* what this process can still allocate; UINT64_MAX: unknown */
     uint64_t margin_bytes; /* of it, reserved by an automatic budget */
@@ -87,13 +90,16 @@ struct mp_session {
     struct mp_weights *weights;
     struct mp_calibration_data *calibration;  /* NULL: none, or not wanted */
     struct mp_llapor *llapor;                 /* the same */
+    struct mp_token_heat *token_heat;         /* the same, with a lookahead */
     struct mp_heat_map *heat_map;             /* or NULL */
     struct mp_forced_routing *forced_routing; /* or NULL */
     struct mp_tokenizer *tokenizer;
     struct mp_engine_config engine_config;
     struct mp_engine *engine;
-    struct mp_live *live;     /* or NULL */
-    struct mp_drafts *drafts; /* for mp_generate(); or NULL */
+    struct mp_live *live;                /* or NULL */
+    struct mp_drafts *drafts;            /* for mp_generate(); or NULL */
+    struct mp_draft_source *draft_model; /* unless `drafts` has it; or NULL */
+    bool guest;                          /* on the machine of another session */
     struct mp_memory_plan memory;
     char addressing[96]; /* reason for the addressing on a CUDA device */
     bool direct_io;      /* experts are read with O_DIRECT */
@@ -108,5 +114,9 @@ enum mp_status mp_session_open(const struct mp_settings *settings,
 enum mp_status mp_session_renew(struct mp_session *session, const struct mp_profile *policies,
                                 const struct mp_observer *observer) MP_MUST_CHECK;
 void mp_session_close(struct mp_session *session);
+
+/* The next token of a prompt that depends on the seed only, which *state_p is at first; id 0 is
+ * left out, it is special in many models. */
+uint32_t mp_session_random_token(const struct mp_session *session, uint64_t *state_p);
 
 #endif

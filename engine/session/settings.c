@@ -44,7 +44,11 @@ static const struct mp_opt run_opts[] = {
         "Most tokens per sequence that are guessed and checked in one step; the text is the same. "
         "How many are, and whether any, follows from measured tokens per second, or with "
         "--deterministic is always as many as are guessed. 0: none."),
-    MP_OPT(MP_OPT_U64, "LOOKAHEAD", struct mp_run_settings, lookahead, "0", 0, 8,
+    MP_OPT_TEXT("DRAFT_MODEL", struct mp_run_settings, draft_model, "",
+                "Directory of a small model with the same tokens, all of it in memory, that makes "
+                "the guesses of --draft-tokens, and of --lookahead where that pays; empty: they "
+                "come from the text."),
+    MP_OPT(MP_OPT_U64, "LOOKAHEAD", struct mp_run_settings, lookahead, "0", 0, MP_DRAFT_AHEAD_MAX,
            "Guess from the ids of the tokens being processed, and of so many guessed ones after "
            "them, which experts later layers choose, and read those ahead; 0: do not."),
     MP_OPT(MP_OPT_U64, "SLICES", struct mp_run_settings, slices, "0", 0, MP_SLICES_MAX,
@@ -93,7 +97,7 @@ static const struct mp_opt run_opts[] = {
     MP_OPT_ENUM("KV_TYPE", struct mp_run_settings, kv_type, "f32", kv_type_names,
                 "Type in which keys and values of past tokens are kept: f16 and bf16 take half of "
                 "the memory, q8_0 a quarter and a bit. They are rounded when they are stored, so "
-                "logits differ from those of f32. On a GPU only f32."),
+                "logits differ from those of f32. A GPU has no q8_0."),
     MP_OPT_TEXT("BACKEND", struct mp_run_settings, backend, "host",
                 "Memory backend, with wrappers in front: host, trace:host; --device puts cuda in "
                 "the place of host."),
@@ -107,6 +111,13 @@ static const struct mp_opt run_opts[] = {
                 "Trained predictors for predict policy llapor: auto takes "
                 "moepager-llapor.safetensors beside the model if it is there, none does without, "
                 "else a path."),
+    MP_OPT(MP_OPT_BOOL, "LLAPOR_LEARN", struct mp_run_settings, llapor_learn, "on", 0, 1,
+           "Trained predictors that miss more than a tenth of the experts of their last 64 tokens "
+           "go on learning in memory while they run; the file stays as it is."),
+    MP_OPT_TEXT("TOKEN_HEAT", struct mp_run_settings, token_heat, "auto",
+                "Which experts tokens choose, as moepager calibrate --by-token learned: where "
+                "--lookahead begins. auto takes moepager-tokens.safetensors beside the model if it "
+                "is there, none begins with nothing, else a path."),
     MP_OPT_TEXT("HEAT_MAP", struct mp_run_settings, heat_map, "none",
                 "Which experts runs used lately: written at the end of a run, and at the start of "
                 "the next the most used are read ahead. auto is moepager-heat.safetensors beside "

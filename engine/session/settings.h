@@ -24,6 +24,7 @@ struct mp_run_settings {
     uint64_t ctx;            /* 0: the model's, at most 4096 */
     uint64_t prefill_tokens; /* of one batch */
     uint64_t draft_tokens;   /* 0: no drafts */
+    char draft_model[512];   /* empty: they come from the text */
     uint64_t lookahead;      /* tokens */
     uint64_t slices;         /* of an expert; 0: as the model is stored */
     char device[32];         /* see engine/session/device_choice.h */
@@ -38,6 +39,8 @@ struct mp_run_settings {
     uint64_t populate;
     char calibration[512]; /* "auto", "none" or a path; see engine/model/sidecar/sidecar.h */
     char llapor[512];      /* the same */
+    uint64_t llapor_learn; /* bool */
+    char token_heat[512];  /* as calibration */
     char heat_map[512];    /* see engine/model/sidecar/heat_map.h */
     uint64_t probe;        /* enum mp_probe_use */
     char cache_dir[512];   /* "auto", "none" or a path; see engine/probe/probe.h */

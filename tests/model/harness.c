@@ -53,6 +53,8 @@ static enum mp_status open_engine(const struct harness_options *options, struct 
         .observer = options->observer,
         .calibration = options->calibration,
         .llapor = options->llapor,
+        .llapor_learns = options->llapor_learns,
+        .token_heat = options->token_heat,
         .seed = 1,
         .kernels = options->kernels != NULL ? mp_kernels_find(options->kernels) : mp_kernels_best(),
         .pool = h->pool,

@@ -32,8 +32,10 @@ struct harness_options {
     const struct mp_observer *observer;            /* or NULL */
     const struct mp_calibration_data *calibration; /* or NULL */
     const struct mp_llapor *llapor;                /* or NULL */
-    const char *decision_log;                      /* or NULL; policies without options */
-    struct mp_clock *clock;                        /* NULL: monotonic */
+    bool llapor_learns;
+    const struct mp_token_heat *token_heat; /* or NULL */
+    const char *decision_log;               /* or NULL; policies without options */
+    struct mp_clock *clock;                 /* NULL: monotonic */
     /* Or NULL: called when all but the engine is there; may change its configuration. */
     enum mp_status (*before_engine)(void *ctx, struct mp_engine_config *config);
     void *before_engine_ctx;

@@ -139,6 +139,10 @@ static void a_model_is_measured(void)
     CHECK_EQ(mp_measure_run(&config, &m), MP_OK);
     for (unsigned i = 0; i < MP_PATTERN_COUNT; i++)
         CHECK(m.step_ns[i] > 0);
+    /* The model's 18 MiB are less than a frame of memory, and yet all of them stay. */
+    CHECK_EQ(m.loads[MP_PATTERN_NONE_READ], 0);
+    CHECK(m.loads[MP_PATTERN_ONE_READ] <= (uint64_t)m.steps * m.layers);
+    CHECK_EQ(m.loads[MP_PATTERN_ALL_READ], (uint64_t)m.steps * m.layers * m.top_k);
     CHECK(m.budget_bytes > 0 && m.steps >= 4);
     CHECK_EQ(m.sets, 1); /* for the simulator, in which nothing is cached */
     CHECK(m.accuracy > 0.05 && m.accuracy <= 1);

@@ -15,6 +15,7 @@
 #include "engine/calibrate/calibrate.h"
 #include "engine/model/sidecar/calibration.h"
 #include "engine/model/sidecar/llapor.h"
+#include "engine/model/sidecar/token_heat.h"
 #include "vmm/base/error.h"
 
 #define OUTPUTS_MAX (MP_ARGS_FILES_MAX + 4)
@@ -230,16 +231,17 @@ static enum mp_status take_stdout(const struct mp_args_file *files, size_t count
 /* What calibrate writes besides the files of flags. */
 static void add_defaults(struct list *outputs, const struct mp_args *args)
 {
-    char path[PATH_MAX], copy[PATH_MAX];
+    char path[PATH_MAX], out[PATH_MAX];
 
     snprintf(path, sizeof(path), "%s/" MP_CALIBRATION_NAME,
              args->model != NULL ? args->model : ".");
     if (args->out == NULL)
         add(outputs, "the calibration", path, OUTPUT);
-    snprintf(copy, sizeof(copy), "%s", args->out != NULL ? args->out : path);
-    if (args->features &&
-        (size_t)snprintf(path, sizeof(path), "%s/" MP_FEATURES_NAME, dirname(copy)) < sizeof(path))
+    snprintf(out, sizeof(out), "%s", args->out != NULL ? args->out : path);
+    if (args->features && mp_sidecar_beside(out, MP_FEATURES_NAME, path, sizeof(path)))
         add(outputs, "the features", path, OUTPUT);
+    if (args->token_heat && mp_sidecar_beside(out, MP_TOKEN_HEAT_NAME, path, sizeof(path)))
+        add(outputs, "the experts by token", path, OUTPUT);
 }
 
 static enum mp_status check_inputs(enum mp_command command, const struct list *outputs,

@@ -34,7 +34,7 @@ struct mp_args {
     double temperature, top_p; /* negative: not given */
     uint64_t top_k;            /* UINT64_MAX: not given */
     uint64_t window, tokens;   /* tokens: UINT64_MAX: not given */
-    uint64_t perplexity, divergence, predictors, tokens_ahead, features;
+    uint64_t perplexity, divergence, predictors, tokens_ahead, features, token_heat;
     uint64_t hidden, channels, fresh, child, check;
     uint64_t chat, special, json, csv, ignore_eos, trace_scores, check_values, markdown, force;
     uint64_t help, help_all;

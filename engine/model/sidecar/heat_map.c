@@ -4,7 +4,6 @@
 #include "engine/model/sidecar/heat_map.h"
 
 #include <fcntl.h>
-#include <libgen.h>
 #include <limits.h>
 #include <math.h>
 #include <stdlib.h>
@@ -178,7 +177,6 @@ void mp_heat_map_close(struct mp_heat_map *map)
 
 bool mp_heat_map_locate(const char *setting, const char *model, char *path, size_t path_bytes)
 {
-    char copy[PATH_MAX];
     struct stat facts;
     int length;
 
@@ -189,8 +187,7 @@ bool mp_heat_map_locate(const char *setting, const char *model, char *path, size
     } else if (stat(model, &facts) == 0 && S_ISDIR(facts.st_mode)) {
         length = snprintf(path, path_bytes, "%s/" MP_HEAT_MAP_NAME, model);
     } else {
-        snprintf(copy, sizeof(copy), "%s", model);
-        length = snprintf(path, path_bytes, "%s/" MP_HEAT_MAP_NAME, dirname(copy));
+        return mp_sidecar_beside(model, MP_HEAT_MAP_NAME, path, path_bytes);
     }
     return length > 0 && (size_t)length < path_bytes;
 }

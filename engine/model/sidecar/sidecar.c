@@ -5,6 +5,8 @@
 
 #include <fcntl.h>
 #include <inttypes.h>
+#include <libgen.h>
+#include <limits.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -208,4 +210,13 @@ bool mp_sidecar_locate(const char *setting, int model_fd, const char *name, int 
     *dir_fd_p = AT_FDCWD;
     *path_p = setting;
     return true;
+}
+
+bool mp_sidecar_beside(const char *file, const char *name, char *path, size_t path_bytes)
+{
+    char copy[PATH_MAX];
+
+    if ((size_t)snprintf(copy, sizeof(copy), "%s", file) >= sizeof(copy))
+        return false;
+    return (size_t)snprintf(path, path_bytes, "%s/%s", dirname(copy), name) < path_bytes;
 }

@@ -59,4 +59,7 @@ enum mp_status mp_sidecar_read(const struct mp_sidecar *sidecar, const char *ten
 bool mp_sidecar_locate(const char *setting, int model_fd, const char *name, int *dir_fd_p,
                        const char **path_p);
 
+/* path := that of `name` in the folder of `file`. False: it is too long. */
+bool mp_sidecar_beside(const char *file, const char *name, char *path, size_t path_bytes);
+
 #endif

@@ -14,13 +14,15 @@
  *
  * Thread safety: one thread at a time.
  */
-#define MP_DRAFT_MAX 8u   /* tokens of a draft */
+#define MP_DRAFT_MAX 8u       /* tokens that a step checks */
+#define MP_DRAFT_AHEAD_MAX 8u /* tokens behind them, for a lookahead */
+#define MP_DRAFT_LONGEST (MP_DRAFT_MAX + MP_DRAFT_AHEAD_MAX)
 #define MP_DRAFT_KINDS 8u /* of guesses, from the least sure to the surest */
 
 struct mp_draft {
     uint32_t count;
-    uint32_t token[MP_DRAFT_MAX];
-    uint8_t kind[MP_DRAFT_MAX]; /* below MP_DRAFT_KINDS */
+    uint32_t token[MP_DRAFT_LONGEST];
+    uint8_t kind[MP_DRAFT_LONGEST]; /* below MP_DRAFT_KINDS */
 };
 
 struct mp_draft_source;
@@ -35,7 +37,7 @@ struct mp_draft_source_ops {
     /* A text has one more token. No effect past the longest text. */
     void (*push)(struct mp_draft_source *source, uint32_t text, uint32_t token);
 
-    /* Guess at most `most` tokens, 1..MP_DRAFT_MAX, after those of the text. */
+    /* Guess at most `most` tokens, 1..MP_DRAFT_LONGEST, after those of the text. */
     enum mp_status (*guess)(struct mp_draft_source *source, uint32_t text, uint32_t most,
                             struct mp_draft *draft) MP_MUST_CHECK;
 
@@ -45,6 +47,8 @@ struct mp_draft_source_ops {
 /* First member of every source. */
 struct mp_draft_source {
     const struct mp_draft_source_ops *ops;
+    uint64_t
+        late_ns; /* of guesses, spent on tokens that were there long before; see mp_drafts_end */
 };
 
 /* Looks for the last tokens earlier in the same text and guesses what came after them there. The

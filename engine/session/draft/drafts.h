@@ -16,11 +16,19 @@
  */
 struct mp_drafts;
 
+/*
+ * Tokens behind those that a step checks are guessed for a lookahead, too: by the source where it
+ * is quick. One that takes time is asked for them in steps that check nothing, while a running
+ * comparison says that these steps are faster so (faster.h); otherwise `quick` guesses. With
+ * `always` it is asked in each step.
+ */
 struct mp_drafts_config {
     struct mp_draft_source *source; /* owned once creation has succeeded */
+    struct mp_draft_source *quick;  /* beside a source that takes time, or NULL; owned as well */
     uint32_t sequences;
-    uint32_t most; /* guesses to check for each sequence, 1..MP_DRAFT_MAX */
-    bool always;   /* do not compare times: check all guesses */
+    uint32_t most;  /* guesses to check for each sequence, 1..MP_DRAFT_MAX */
+    uint32_t ahead; /* guesses for a lookahead, at most MP_DRAFT_AHEAD_MAX; 0: none */
+    bool always;    /* do not compare times: check all guesses */
 };
 
 struct mp_drafts_stats {
@@ -48,10 +56,18 @@ enum mp_status mp_drafts_plan(struct mp_drafts *drafts, const uint32_t *sequence
                               const uint32_t *room, uint32_t count, uint32_t total) MP_MUST_CHECK;
 const struct mp_draft *mp_drafts_of(const struct mp_drafts *drafts, uint32_t sequence);
 
-/* Guesses that are not checked in this step, of a text that goes on alone; count 0: none. */
-const struct mp_draft *mp_drafts_unchecked(const struct mp_drafts *drafts, uint32_t sequence);
+/* The tokens that are guessed behind those of this step, if it has one sequence; count 0: none.
+ * They stay until the next plan. */
+struct mp_drafts_expected {
+    uint32_t count;
+    uint32_t token[MP_DRAFT_AHEAD_MAX];
+    float chance[MP_DRAFT_AHEAD_MAX]; /* that it and all before it are right */
+};
+const struct mp_drafts_expected *mp_drafts_expected(const struct mp_drafts *drafts);
 
-/* After the step: how many of the sequence's guesses were accepted; and how long all of it took. */
+/* After the step: how many of the sequence's guesses were accepted; and how long all of it took,
+ * less what the source spent on a text that it had not been asked about: that is no cost of one
+ * step. */
 void mp_drafts_note(struct mp_drafts *drafts, uint32_t sequence, uint32_t accepted);
 void mp_drafts_end(struct mp_drafts *drafts, uint64_t ns);
 

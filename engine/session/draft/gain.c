@@ -69,14 +69,22 @@ static double ratio_of(const struct mp_gain *gain, uint32_t k)
     return 1 + SLOPE * k;
 }
 
+double mp_gain_chance(const struct mp_gain *gain, const struct mp_draft *draft, uint32_t count)
+{
+    double right = 1;
+
+    mp_assert(count <= draft->count);
+    for (uint32_t i = 0; i < count; i++)
+        right *= gain->right[draft->kind[i]];
+    return right;
+}
+
 double mp_gain_tokens(const struct mp_gain *gain, const struct mp_draft *draft, uint32_t k)
 {
-    double tokens = 1, right = 1;
+    double tokens = 1;
 
-    for (uint32_t i = 0; i < k && i < draft->count; i++) {
-        right *= gain->right[draft->kind[i]];
-        tokens += right;
-    }
+    for (uint32_t i = 1; i <= k && i <= draft->count; i++)
+        tokens += mp_gain_chance(gain, draft, i);
     return tokens;
 }
 

@@ -26,6 +26,9 @@ void mp_gain_note_guess(struct mp_gain *gain, uint8_t kind, bool right);
 /* A step with at most k guesses for a sequence took so long. */
 void mp_gain_note_step(struct mp_gain *gain, uint32_t k, uint64_t ns);
 
+/* How likely the first `count` guesses of a draft are all right. */
+double mp_gain_chance(const struct mp_gain *gain, const struct mp_draft *draft, uint32_t count);
+
 /* Tokens that a step is expected to give if it checks the first k of a draft. */
 double mp_gain_tokens(const struct mp_gain *gain, const struct mp_draft *draft, uint32_t k);
 

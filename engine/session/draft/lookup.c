@@ -53,7 +53,7 @@ static enum mp_status lookup_guess(struct mp_draft_source *source, uint32_t text
     const uint32_t end = lookup->count[text];
     uint32_t best = 0, from = 0;
 
-    mp_assert(text < lookup->texts && most <= MP_DRAFT_MAX);
+    mp_assert(text < lookup->texts && most <= MP_DRAFT_LONGEST);
     for (uint32_t at = end; at-- > 1 && best < MP_DRAFT_KINDS;) {
         const uint32_t agrees = agreement(token, at, end);
 

@@ -253,8 +253,8 @@ static const char *const predictors_argv[] = {
     "--tokens", "6", "--budget", "60%", "--threads", "1", NULL
 };
 static const char *const ahead_argv[] = {
-    "moepager", "eval", "--tokens-ahead", "--model", model, "--text", text, "--tokens", "6",
-    "--budget", "60%", "--threads", "1", NULL
+    "moepager", "eval", "--tokens-ahead", "--model", model, "--draft-model", model, "--text", text,
+    "--tokens", "6", "--budget", "60%", "--threads", "1", NULL
 };
 static const char *const perplexity_argv[] = {
     "moepager", "eval", "--perplexity", "--model", model, "--text", text, "--sweep",

@@ -285,6 +285,7 @@ static void llapor_once(const struct fault_plan *plan, void *ctx)
     fault_begin(plan);
     status = mp_llapor_load(AT_FDCWD, ctx, &llapor_id, &llapor);
     engine.config.llapor = llapor;
+    engine.config.llapor_learns = true;
     if (status == MP_OK)
         status = mp_engine_predict_create(&engine);
     fault_end();

@@ -60,6 +60,8 @@ static void choose(const struct variant *variant)
     snprintf(settings.run.device, sizeof(settings.run.device), "%s", variant->device);
     settings.run.ctx = 16;
     settings.run.draft_tokens = cuda ? 0 : 2;
+    snprintf(settings.run.draft_model, sizeof(settings.run.draft_model), "%s",
+             variant->sliced ? MODEL : ""); /* or the text */
     settings.run.lookahead = cuda ? 0 : 2;
     settings.run.prefill_tokens = cuda ? 2 : 6;
     prompts[0].count = cuda ? 3 : 9;

@@ -197,6 +197,9 @@ static void eval_shows_what_tokens_ahead_are_worth(void)
     CHECK(at(json, "ids", 0) > at(json, "last", 0));
     CHECK(at(json, "drafts", 0) == 0);
     CHECK(at(json, "drafts", 1) > 0 && at(json, "drafts", 1) <= at(json, "ids", 1));
+    CHECK(at(json, "right_drafts", 1) > 0 && at(json, "right_drafts", 1) < 1);
+    CHECK(json_object_get(json, "draft_model") == NULL);
+    CHECK(json_object_get(json, "right_draft_model") == NULL);
     CHECK_EQ(json_array_size(hits), 2);
     for (size_t i = 0; i < 2; i++) {
         const json_t *share = json_array_get(hits, i);
@@ -210,11 +213,29 @@ static void eval_shows_what_tokens_ahead_are_worth(void)
                "it needs at least 4");
 }
 
+/* A draft model guesses ids, less well the farther they are; in windows as the model's. */
+static void eval_shows_what_a_draft_model_guesses(void)
+{
+    json_t *json = cli_json(ARGS("eval", "--tokens-ahead", "--model", model, "--draft-model", model,
+                                 "--text", text, "--tokens", "200", "--window", "80", "--json"));
+
+    CHECK_EQ(json_array_size(json_object_get(json, "draft_model")), 9);
+    CHECK(at(json, "draft_model", 0) == 0);
+    CHECK(at(json, "draft_model", 1) > at(json, "draft_model", 8));
+    CHECK(at(json, "draft_model", 1) <= at(json, "ids", 1));
+    CHECK(at(json, "right_draft_model", 1) > at(json, "right_draft_model", 8));
+    CHECK(at(json, "right_draft_model", 1) < 1);
+    json_decref(json);
+    cli_expect(ARGS("eval", "--tokens-ahead", "--model", model, "--draft-model", "/nowhere/at/all",
+                    "--text", text, "--tokens", "80"),
+               3, "/nowhere/at/all");
+}
+
 /* What repeats is guessed from the text, whatever the distance. */
 static void all_drafts_of_a_text_that_repeats_are_right(void)
 {
-    static const char line[] = "\nright id  0.0 % 100.0 % 100.0 % 100.0 % 100.0 % 100.0 % 100.0 % "
-                               "100.0 % 100.0 %\n";
+    static const char line[] = "\nright draft  0.0 % 100.0 % 100.0 % 100.0 % 100.0 % 100.0 % "
+                               "100.0 % 100.0 % 100.0 %\n";
     const char *path = cli_path("repeats");
     struct cli_result result;
     char all[800];
@@ -558,6 +579,7 @@ int main(int argc, char **argv)
     RUN(a_run_takes_the_calibration_up);
     RUN(eval_shows_every_predictor);
     RUN(eval_shows_what_tokens_ahead_are_worth);
+    RUN(eval_shows_what_a_draft_model_guesses);
     RUN(all_drafts_of_a_text_that_repeats_are_right);
     RUN(damaged_and_foreign_files_are_refused);
     RUN(a_trace_gives_a_table_of_hot_experts);

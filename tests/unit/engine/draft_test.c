@@ -1,9 +1,10 @@
 /*
- * Drafts: what is found in a text, when a draft pays by measured times and guesses, and how a plan
- * is cut to what sequences and batch have room for.
+ * Drafts: what is found in a text, when a draft pays by measured times and guesses, how a plan is
+ * cut to what sequences and batch have room for, and what a lookahead gets of it, from whom.
  */
 #include "engine/session/draft/drafts.h"
 
+#include "engine/session/draft/faster.h"
 #include "tests/support/test.h"
 
 static struct mp_draft_source *lookup_of(const uint32_t *tokens, uint32_t count)
@@ -176,6 +177,225 @@ static void plans_fit_into_sequences_and_batch(void)
     mp_drafts_destroy(NULL);
 }
 
+/* A source that takes time, and at first as much as a long text needs. */
+static enum mp_status slow_guess(struct mp_draft_source *source, uint32_t text, uint32_t most,
+                                 struct mp_draft *draft)
+{
+    CHECK(text == 0 && most > 0);
+    source->late_ns += 90000;
+    *draft = (struct mp_draft){ 1, { 5 }, { MP_DRAFT_KINDS - 1 } };
+    return MP_OK;
+}
+
+static void slow_begin(struct mp_draft_source *source)
+{
+    source->late_ns = 0;
+}
+
+static void slow_push(struct mp_draft_source *source, uint32_t text, uint32_t token)
+{
+    (void)source, (void)text, (void)token;
+}
+
+/* Steps with a guess take 1.2 times as long, and the first one a text's time more; all guesses are
+ * right. Were that time a step's, drafts would not seem to pay. */
+static void running_an_old_text_is_no_cost_of_a_guess(void)
+{
+    static const struct mp_draft_source_ops slow_ops = { .name = "slow",
+                                                         .begin = slow_begin,
+                                                         .push = slow_push,
+                                                         .guess = slow_guess,
+                                                         .destroy = slow_begin };
+    static const uint32_t sequence[] = { 0 }, room[] = { 8 };
+    struct mp_draft_source slow = { .ops = &slow_ops };
+    const struct mp_drafts_config config = { .source = &slow, .sequences = 1, .most = 1 };
+    struct mp_drafts *drafts;
+
+    CHECK_EQ(mp_drafts_create(&config, &drafts), MP_OK);
+    mp_drafts_begin(drafts);
+    for (unsigned step = 0; step < 12; step++) {
+        uint64_t checked;
+
+        CHECK_EQ(mp_drafts_plan(drafts, sequence, room, 1, 8), MP_OK);
+        checked = mp_drafts_of(drafts, 0)->count;
+        CHECK_EQ(checked, step >= 4);
+        if (checked > 0)
+            mp_drafts_note(drafts, 0, 1);
+        mp_drafts_end(drafts, 1000 + 200 * checked + slow.late_ns);
+        CHECK_EQ(slow.late_ns, 0);
+    }
+    mp_drafts_destroy(drafts);
+}
+
+/* Steps of which those of way 1 take so much of the others' time; how many of the last half went
+ * that way. The first step that goes another way takes ten times as long. */
+static unsigned run_ways(struct mp_faster *faster, double ratio, unsigned steps)
+{
+    unsigned before = 2, count = 0;
+
+    for (unsigned i = 0; i < steps; i++) {
+        const unsigned way = mp_faster_way(faster);
+        const double ns = (way == 1 ? ratio : 1) * 1e6 * (1 + 0.05 * (i % 3));
+
+        mp_faster_note(faster, (uint64_t)(way != before ? 10 * ns : ns));
+        count += i >= steps / 2 && way == 1;
+        before = way;
+    }
+    return count;
+}
+
+static void the_faster_way_is_found(void)
+{
+    struct mp_faster faster;
+
+    mp_faster_init(&faster);
+    CHECK_EQ(mp_faster_way(&faster), 0);
+    CHECK(run_ways(&faster, 0.8, 1000) > 480);
+    CHECK(run_ways(&faster, 1.3, 8000) < 60); /* and that it no longer is */
+    CHECK(faster.pause > 16);
+    CHECK(run_ways(&faster, 1, 8000) < 60); /* no faster is not faster */
+    CHECK(run_ways(&faster, 0.8, 8000) > 3900);
+}
+
+static void steps_of_other_kinds_do_not_count(void)
+{
+    struct mp_faster faster;
+
+    mp_faster_init(&faster);
+    for (unsigned i = 0; i < 1000; i++) {
+        mp_faster_interrupt(&faster);
+        mp_faster_note(&faster, 1000000);
+    }
+    CHECK(faster.ns == 0);
+    CHECK_EQ(mp_faster_way(&faster), 0);
+}
+
+/* A quick source is asked for what a lookahead wants behind what is checked. */
+static void guesses_behind_those_that_are_checked_are_expected(void)
+{
+    static const uint32_t sequence[] = { 0, 1 }, room[] = { 9, 9 }, little[] = { 3 };
+    struct mp_drafts_config config = { .sequences = 2, .most = 2, .ahead = 3, .always = true };
+    const struct mp_drafts_expected *expected;
+    struct mp_drafts *drafts;
+
+    CHECK_EQ(mp_draft_lookup_create(2, 64, &config.source), MP_OK);
+    CHECK_EQ(mp_drafts_create(&config, &drafts), MP_OK);
+    expected = mp_drafts_expected(drafts);
+    mp_drafts_begin(drafts);
+    for (uint32_t i = 0; i < 24; i++)
+        mp_drafts_push(drafts, 0, i % 6);
+    CHECK_EQ(mp_drafts_plan(drafts, sequence, room, 1, 8), MP_OK);
+    CHECK_EQ(mp_drafts_of(drafts, 0)->count, 2);
+    CHECK_EQ(expected->count, 3);
+    for (uint32_t i = 0; i < 3; i++) {
+        CHECK_EQ(expected->token[i], 2 + i);
+        CHECK(expected->chance[i] > 0 &&
+              expected->chance[i] < (i > 0 ? expected->chance[i - 1] : 1));
+    }
+    CHECK_EQ(mp_drafts_plan(drafts, sequence, little, 1, 8), MP_OK);
+    CHECK_EQ(expected->count, 1); /* the text ends there */
+    CHECK_EQ(mp_drafts_plan(drafts, sequence, room, 1, 0), MP_OK);
+    CHECK_EQ(mp_drafts_of(drafts, 0)->count, 0);
+    CHECK_EQ(expected->count, 3);
+    CHECK_EQ(expected->token[0], 0);
+    CHECK_EQ(mp_drafts_plan(drafts, sequence, room, 2, 8), MP_OK);
+    CHECK_EQ(expected->count, 0); /* of two texts */
+    mp_drafts_destroy(drafts);
+}
+
+/* A source that takes time and guesses 5, 6, 7, ... */
+static uint32_t asked;
+
+static enum mp_status counting_guess(struct mp_draft_source *source, uint32_t text, uint32_t most,
+                                     struct mp_draft *draft)
+{
+    CHECK(source != NULL && text == 0 && most > 0);
+    asked = most;
+    draft->count = most;
+    for (uint32_t i = 0; i < most; i++) {
+        draft->token[i] = 5 + i;
+        draft->kind[i] = MP_DRAFT_KINDS - 1;
+    }
+    return MP_OK;
+}
+
+static const struct mp_draft_source_ops counting_ops = { .name = "counting",
+                                                         .begin = slow_begin,
+                                                         .push = slow_push,
+                                                         .guess = counting_guess,
+                                                         .destroy = slow_begin };
+
+/* Steps of a text of threes, in which nothing is checked: one in which the slow source is asked for
+ * a lookahead takes so much of another one's time. Returns how many of the last half asked it. */
+static unsigned run_ahead(struct mp_drafts *drafts, double ratio, unsigned steps)
+{
+    static const uint32_t sequence[] = { 0 }, room[] = { 9 };
+    const struct mp_drafts_expected *expected = mp_drafts_expected(drafts);
+    unsigned count = 0;
+
+    for (unsigned i = 0; i < steps; i++) {
+        asked = 0;
+        CHECK_EQ(mp_drafts_plan(drafts, sequence, room, 1, 0), MP_OK);
+        CHECK_EQ(mp_drafts_of(drafts, 0)->count, 0);
+        CHECK(asked == 0 || asked == 4);
+        CHECK_EQ(expected->count, 4);
+        CHECK_EQ(expected->token[0], asked > 0 ? 5 : 3);
+        CHECK_EQ(expected->token[3], asked > 0 ? 8 : 3);
+        mp_drafts_push(drafts, 0, 3);
+        mp_drafts_end(drafts, (uint64_t)(1e6 * (asked > 0 ? ratio : 1)));
+        count += asked > 0 && i >= steps / 2;
+    }
+    CHECK_EQ(mp_drafts_stats(drafts)->steps, 0);
+    return count;
+}
+
+static void a_slow_source_is_asked_for_a_lookahead_if_steps_are_faster_so(void)
+{
+    struct mp_draft_source slow = { .ops = &counting_ops };
+    struct mp_drafts_config config = { .source = &slow, .sequences = 1, .most = 2, .ahead = 4 };
+    struct mp_drafts *drafts;
+
+    CHECK_EQ(mp_draft_lookup_create(1, 64, &config.quick), MP_OK);
+    CHECK_EQ(mp_drafts_create(&config, &drafts), MP_OK);
+    mp_drafts_begin(drafts);
+    for (uint32_t i = 0; i < 12; i++)
+        mp_drafts_push(drafts, 0, 3);
+    CHECK_EQ(run_ahead(drafts, 1.2, 16), 0); /* not before plain steps are known */
+    CHECK(run_ahead(drafts, 1.2, 4000) < 40);
+    CHECK(run_ahead(drafts, 0.7, 4000) > 1900);
+    CHECK(run_ahead(drafts, 1.2, 4000) < 100);
+    mp_drafts_destroy(drafts);
+}
+
+/* In a deterministic run always, behind what is checked. */
+static void a_slow_source_is_always_asked_where_times_do_not_count(void)
+{
+    static const uint32_t sequence[] = { 0 }, room[] = { 9 };
+    struct mp_draft_source slow = { .ops = &counting_ops };
+    struct mp_drafts_config config = {
+        .source = &slow, .sequences = 1, .most = 2, .ahead = 4, .always = true
+    };
+    const struct mp_drafts_expected *expected;
+    struct mp_drafts *drafts;
+
+    CHECK_EQ(mp_draft_lookup_create(1, 64, &config.quick), MP_OK);
+    CHECK_EQ(mp_drafts_create(&config, &drafts), MP_OK);
+    expected = mp_drafts_expected(drafts);
+    mp_drafts_begin(drafts);
+    for (uint32_t i = 0; i < 40; i++) {
+        mp_drafts_push(drafts, 0, 3);
+        CHECK_EQ(mp_drafts_plan(drafts, sequence, room, 1, 8), MP_OK);
+        CHECK_EQ(asked, 6);
+        CHECK_EQ(mp_drafts_of(drafts, 0)->count, 2);
+        CHECK_EQ(expected->count, 4);
+        CHECK_EQ(expected->token[0], 7);
+        CHECK_EQ(expected->token[3], 10);
+        mp_drafts_note(drafts, 0, 0);
+        mp_drafts_end(drafts, 1000000);
+    }
+    mp_drafts_destroy(drafts);
+}
+
 int main(void)
 {
     RUN(the_longest_agreement_is_taken_and_of_equals_the_latest);
@@ -185,5 +405,11 @@ int main(void)
     RUN(wrong_guesses_do_not_pay);
     RUN(nothing_is_checked_before_plain_steps_are_known);
     RUN(plans_fit_into_sequences_and_batch);
+    RUN(running_an_old_text_is_no_cost_of_a_guess);
+    RUN(the_faster_way_is_found);
+    RUN(steps_of_other_kinds_do_not_count);
+    RUN(guesses_behind_those_that_are_checked_are_expected);
+    RUN(a_slow_source_is_asked_for_a_lookahead_if_steps_are_faster_so);
+    RUN(a_slow_source_is_always_asked_where_times_do_not_count);
     return 0;
 }
