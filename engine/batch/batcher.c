@@ -48,6 +48,8 @@ enum mp_status mp_batcher_create(const struct mp_batcher_config *config,
     b->config = *config;
     b->sequences = config->engine_config->sequences;
     b->last = &b->jobs;
+    b->kv_budget_bytes = b->kv_most_bytes = UINT64_MAX;
+    b->positions_max = config->engine_config->ctx;
     take_arrays(b, &arena);
     status = open_prefixes(b);
     if (status == MP_OK)
@@ -73,12 +75,11 @@ static void unlink_job(struct mp_batcher *b, struct mp_job *job)
     *at = job->next;
     if (b->last == &job->next)
         b->last = at;
-    if (job->slot != NULL) {
-        job->slot->job = NULL;
-        b->stats.running--;
-    } else {
+    if (job->slot != NULL)
+        mp_slots_leave(b, job);
+    else
         b->stats.waiting--;
-    }
+    b->stats.kv_wanted_bytes = b->stats.paused = 0; /* others may have room now */
 }
 
 void mp_batcher_destroy(struct mp_batcher *b)
@@ -144,6 +145,20 @@ static void end_failed(struct mp_batcher *b, struct mp_job *job)
     end_job(b, job, &error);
 }
 
+void mp_batcher_fail_next(struct mp_batcher *b)
+{
+    struct mp_job *victim = NULL;
+
+    for (struct mp_job *job = b->jobs; job != NULL; job = job->next) {
+        if (mp_slots_is_paused(job) && (victim == NULL || job->slot->order > victim->slot->order))
+            victim = job;
+    }
+    if (victim == NULL)
+        victim = mp_slots_next_job(b);
+    if (victim != NULL)
+        end_failed(b, victim);
+}
+
 static void give_text(struct mp_job *job, const char *text, size_t bytes)
 {
     if (bytes > 0 && job->config.on_text != NULL)
@@ -173,22 +188,19 @@ bool mp_batcher_busy(const struct mp_batcher *b)
 
 /* ---- a step */
 
-static bool generates(const struct mp_job *job)
+static void add_token(struct mp_batcher *b, struct mp_job *job, uint32_t position)
 {
-    return job->slot != NULL && job->position >= job->config.prompt_count;
-}
-
-static void add_token(struct mp_batcher *b, struct mp_job *job, uint32_t token, uint32_t position,
-                      bool want)
-{
-    b->token[b->count] = token;
+    if (job->slot->touched <= position)
+        job->slot->touched = position + 1;
+    b->token[b->count] = mp_job_token(job, position);
     b->owner[b->count] = (uint32_t)(job->slot - b->slots);
     b->position[b->count] = position;
-    b->want[b->count++] = want;
+    b->want[b->count++] = position + 1 == mp_job_count(job);
     job->in_step = true;
 }
 
-/* One token of every job that generates, then prompt tokens, oldest job first. */
+/* One token of every job that generates and has room, then tokens that are known, of prompts and of
+ * answers that were put off, oldest job first. */
 static void fill_batch(struct mp_batcher *b)
 {
     const uint32_t tokens_max = b->config.engine_config->tokens_max;
@@ -197,20 +209,20 @@ static void fill_batch(struct mp_batcher *b)
     b->count = b->prompt_count = 0;
     for (struct mp_job *job = b->jobs; job != NULL; job = job->next) {
         job->in_step = false;
-        if (generates(job))
-            add_token(b, job, job->sampled, job->position, true);
+        if (mp_job_generates(job) && !mp_slots_is_paused(job))
+            add_token(b, job, job->position);
     }
     room = tokens_max - b->count;
     if (b->count > 0 && room > b->config.chunk_tokens)
         room = b->config.chunk_tokens;
     b->stats.decode_steps += b->count > 0;
     for (struct mp_job *job = b->jobs; job != NULL && room > 0; job = job->next) {
-        const uint32_t end = (uint32_t)job->config.prompt_count;
+        const uint32_t end = mp_job_count(job);
 
-        if (job->slot == NULL || generates(job))
+        if (job->slot == NULL || mp_job_generates(job))
             continue;
         for (uint32_t at = job->position; at < end && room > 0; at++, room--) {
-            add_token(b, job, job->config.prompt[at], at, at + 1 == end);
+            add_token(b, job, at);
             b->prompt_count++;
         }
     }
@@ -281,7 +293,6 @@ static void advance(struct mp_batcher *b, struct mp_job *job, const float *logit
     if (job->first_ns == 0)
         job->first_ns = mp_clock_now_ns(b->config.clock);
     b->stats.generated_tokens++;
-    job->sampled = token;
     give_text(job, text, bytes);
     if (job->answer.done)
         end_job(b, job, NULL);

@@ -21,6 +21,12 @@
  * of its prompt that a sequence holds, its own or, by copying, another one's, or that is kept
  * beside the sequences: what a sequence held goes there when another job takes it.
  *
+ * With mp_batcher_set_kv_budget() a job takes room for its prompt and a few tokens when it starts,
+ * and more as it needs it. Free sequences give theirs up for it, what was used longest ago first.
+ * One that finds none is paused, and none starts then; but where all the room that there can be is
+ * not enough, the job that started last is put off: it waits again, and goes on from what is still
+ * there of it, after computing the rest anew. So the oldest always goes on, and all end.
+ *
  * The logits of a job are those of a run of its prompt alone, bit for bit (engine.h), and its
  * random numbers are those of sequence `choice` of such a run.
  *
@@ -81,13 +87,17 @@ struct mp_job_config {
     void *ctx;
 };
 
-/* Counts since the creation, but for the first two. */
+/* Counts since the creation, but for the first three. */
 struct mp_batcher_stats {
     uint64_t waiting, running;
+    uint64_t paused; /* of those that run: they had no memory in the last step */
     uint64_t submitted, ended, failed, canceled;
+    uint64_t put_off; /* times that a job has lost its sequence to an older one */
     uint64_t prompt_tokens, reused_tokens, generated_tokens;
     uint64_t steps, step_ns, decode_steps;
     uint64_t prompt_ns; /* of step_ns, the part of prompt tokens */
+    /* Of RAM, now: what sequences have room for, and what a paused job or the next one lacks. */
+    uint64_t kv_bytes, kv_wanted_bytes;
 };
 
 enum mp_status mp_batcher_create(const struct mp_batcher_config *config,
@@ -96,7 +106,8 @@ enum mp_status mp_batcher_create(const struct mp_batcher_config *config,
 /* Jobs that are left are cancelled. NULL is allowed. */
 void mp_batcher_destroy(struct mp_batcher *batcher);
 
-/* MP_ERR_CONFIG as mp_generate_check() and mp_sampling_check(). The job waits for its turn. */
+/* MP_ERR_CONFIG as mp_generate_check() and mp_sampling_check(); E_KV_ROOM: the job never had room.
+ * It waits for its turn. */
 enum mp_status mp_batcher_submit(struct mp_batcher *batcher, const struct mp_job_config *config,
                                  struct mp_job **job_p) MP_MUST_CHECK;
 
@@ -114,6 +125,24 @@ bool mp_batcher_busy(const struct mp_batcher *batcher);
  * other jobs can go on unless it is MP_ERR_DEVICE.
  */
 enum mp_status mp_batcher_step(struct mp_batcher *batcher) MP_MUST_CHECK;
+
+/*
+ * Keys and values of all sequences get `budget_bytes` of RAM from now on, which are not less than
+ * stats.kv_bytes, and can get `most_bytes` at any time: jobs that may need more are refused.
+ * Without this call there is no bound.
+ */
+void mp_batcher_set_kv_budget(struct mp_batcher *batcher, uint64_t budget_bytes,
+                              uint64_t most_bytes);
+
+/* Positions, prompt and answer together, that a job may have. */
+uint32_t mp_batcher_positions(const struct mp_batcher *batcher);
+
+/* Free sequences that had no job in the last `steps` steps give up what they hold. */
+void mp_batcher_drop_idle(struct mp_batcher *batcher, uint64_t steps);
+
+/* End the paused job that started last, else the next of those that wait, if any, with the calling
+ * thread's last error. */
+void mp_batcher_fail_next(struct mp_batcher *batcher);
 
 const struct mp_batcher_stats *mp_batcher_stats(const struct mp_batcher *batcher);
 

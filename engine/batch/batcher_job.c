@@ -1,11 +1,52 @@
 /*
  * A job: its texts, copied, its sampler and its answer.
  */
+#include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "engine/batch/batcher_int.h"
+#include "engine/forward/kv.h"
 #include "vmm/base/error.h"
+
+uint32_t mp_job_positions(const struct mp_batcher *b, const struct mp_job_config *config)
+{
+    const uint64_t all = (uint64_t)config->prompt_count + config->max_tokens;
+    const uint32_t ctx = b->config.engine_config->ctx;
+
+    return all < ctx ? (uint32_t)all : ctx;
+}
+
+uint32_t mp_job_count(const struct mp_job *job)
+{
+    return (uint32_t)(job->config.prompt_count + job->output.ids.count);
+}
+
+uint32_t mp_job_token(const struct mp_job *job, uint32_t position)
+{
+    return position < job->config.prompt_count
+               ? job->config.prompt[position]
+               : job->output.ids.ids[position - job->config.prompt_count];
+}
+
+bool mp_job_generates(const struct mp_job *job)
+{
+    return job->slot != NULL && job->output.ids.count > 0 && job->position + 1 == mp_job_count(job);
+}
+
+static enum mp_status check_room(const struct mp_batcher *b, const struct mp_job_config *config)
+{
+    const uint32_t positions = mp_job_positions(b, config);
+
+    if (positions <= b->positions_max)
+        return MP_OK;
+    return mp_fail(MP_ERR_CONFIG, "E_KV_ROOM",
+                   "the prompt has %zu tokens and may get %" PRIu64
+                   " more: their KV cache takes %" PRIu64 " bytes, but there are at most %" PRIu64
+                   " for it; ask for fewer tokens, or shorten the prompt",
+                   config->prompt_count, (uint64_t)positions - config->prompt_count,
+                   mp_kv_sequence_bytes(b->config.engine_config, positions), b->kv_most_bytes);
+}
 
 static enum mp_status check_job(const struct mp_batcher *b, const struct mp_job_config *config)
 {
@@ -24,7 +65,8 @@ static enum mp_status check_job(const struct mp_batcher *b, const struct mp_job_
                        mp_engine_ctx_can_grow(engine)
                            ? "; raise --ctx or shorten the prompt"
                            : ", as many as the model was made for; shorten the prompt");
-    return mp_stops_check(config->stops, config->stop_count);
+    status = check_room(b, config);
+    return status == MP_OK ? mp_stops_check(config->stops, config->stop_count) : status;
 }
 
 /* The prompt, then addresses of the stop strings, then these themselves, in one block. */

@@ -6,9 +6,10 @@
 #include "engine/batch/batcher.h"
 
 /*
- * One budget for experts and for prompts that are kept (prefix_store.h): every MP_SHARE_STEPS steps
- * of the batcher one step of memory may move from one to the other, where by what was measured
- * since the last look it saves more time there than it costs here.
+ * One budget for experts, for prompts that are kept (prefix_store.h) and for keys and values of
+ * sequences: every MP_SHARE_STEPS steps of the batcher one step of memory may move between the
+ * first two, where by what was measured since the last look it saves more time there than it costs
+ * here.
  *
  *     a kept token   time to compute a token of a prompt, times the tokens that were found in the
  *                    last step of memory, or would have been in one more; or of several more
@@ -17,7 +18,17 @@
  *                    uses of the least used residents, or of the most used others, that a step of
  *                    memory holds
  *
- * Nothing moves for a gain of less than a quarter. No output changes by a bit.
+ * Nothing moves for a gain of less than a quarter.
+ *
+ * A job that waits for memory gets it in whole steps, from whichever of the two loses less, down to
+ * the experts' smallest budget: at once if no job goes on, so that none waits for ever; else if
+ * what was computed since the last look would, with one more sequence, have saved more time than
+ * the bytes have. What no sequence needed between two looks goes back to whichever gains more; free
+ * sequences have then given up what they hold, if they had no job since the last look.
+ *
+ *     experts + kept prompts + sequences == total, each within its budget at any time
+ *
+ * No output changes by a bit.
  *
  * Thread safety: one thread at a time, the engine's.
  */
@@ -30,15 +41,16 @@ struct mp_memory_share_config {
     struct mp_engine *engine;
     struct mp_batcher *batcher;
     const uint64_t *uses;                // (layers, experts): how often each was chosen, counted on
-    uint64_t total_bytes;                /* for both */
-    uint64_t budget_bytes;               /* of them, those of experts now */
+    uint64_t total_bytes;                /* for all three */
+    uint64_t budget_bytes, kv_bytes;     /* of them, those of experts and sequences now */
     uint64_t smallest_bytes, full_bytes; /* of experts, as in struct mp_space_plan */
     uint64_t expert_bytes;               /* of all experts */
 };
 
 struct mp_memory_share_stats {
-    uint64_t budget_bytes, prefix_bytes;
-    uint64_t to_experts, to_prefixes; /* steps of memory that have moved */
+    uint64_t budget_bytes, prefix_bytes, kv_bytes;
+    uint64_t to_experts, to_prefixes;      /* steps of memory that have moved between the two */
+    uint64_t to_sequences, from_sequences; /* how often these got memory, and gave it back */
 };
 
 /* Nanoseconds that a step of memory would have saved, and those that its loss would have cost. */
@@ -56,11 +68,12 @@ enum mp_status mp_memory_share_create(const struct mp_memory_share_config *confi
 void mp_memory_share_destroy(struct mp_memory_share *share);
 
 /* After a step of the batcher. An error is that of mp_engine_set_budget(); then nothing moves any
- * more. */
+ * more by worth, and if no job runs, one that waits for memory ends with it. */
 enum mp_status mp_memory_share_look(struct mp_memory_share *share) MP_MUST_CHECK;
 
-/* Experts get `budget_bytes`, prompts the rest; from there on it goes on as before. MP_ERR_CONFIG
- * E_REQUEST: more than there is for both; else as mp_engine_set_budget(). */
+/* Experts get `budget_bytes`, prompts the rest, and sequences keep what they have or, if that is
+ * too much, what they need; from there on it goes on as before. MP_ERR_CONFIG E_REQUEST: more than
+ * there is; else as mp_engine_set_budget(). */
 enum mp_status mp_memory_share_set(struct mp_memory_share *share,
                                    uint64_t budget_bytes) MP_MUST_CHECK;
 

@@ -128,11 +128,9 @@ static enum mp_status check_tokens(const struct bench *bench)
     return MP_OK;
 }
 
-/* Those of the file, or tokens that depend on the seed only; id 0 is left out, it is special in
- * many models. */
+/* Those of the file, or tokens that depend on the seed only. */
 static enum mp_status make_prompts(struct bench *bench)
 {
-    const uint32_t vocab = bench->session.model.vocab;
     uint64_t state = bench->settings->run.seed;
 
     for (uint32_t b = 0; b < bench->batch; b++) {
@@ -143,11 +141,8 @@ static enum mp_status make_prompts(struct bench *bench)
             return mp_fail_no_memory("the prompts", bench->args->prompt_tokens * 4);
         ids->capacity = ids->count = bench->args->prompt_tokens;
         for (size_t i = 0; i < ids->count; i++) {
-            state = state * 6364136223846793005u + 1442695040888963407u;
-            if (bench->tokens != NULL)
-                ids->ids[i] = bench->tokens[i];
-            else
-                ids->ids[i] = vocab > 1 ? 1 + (uint32_t)((state >> 33) % (vocab - 1)) : 0;
+            ids->ids[i] = bench->tokens != NULL ? bench->tokens[i]
+                                                : mp_session_random_token(&bench->session, &state);
         }
     }
     return MP_OK;

@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "engine/batch/memory_share.h"
 #include "engine/cli/cluster_rank.h"
 #include "engine/cli/commands.h"
 #include "engine/serve/http.h"
@@ -16,6 +17,7 @@
 
 #define SEND_S 10u /* for replies that are complete, when the server ends */
 #define TLS_FILE_BYTES_MAX (1u << 20)
+#define MIB 1048576.0
 
 struct serve {
     const struct mp_args *args;
@@ -72,6 +74,13 @@ static enum mp_status read_pem(const char *path, char **text_p)
                : status;
 }
 
+static enum mp_status read_pair(const struct mp_args *args, char **cert_p, char **key_p)
+{
+    const enum mp_status status = read_pem(args->tls_cert, cert_p);
+
+    return status == MP_OK ? read_pem(args->tls_key, key_p) : status;
+}
+
 static enum mp_status read_files(struct serve *serve)
 {
     const struct mp_args *args = serve->args;
@@ -82,9 +91,7 @@ static enum mp_status read_files(struct serve *serve)
     if (args->api_key_file != NULL)
         status = mp_keys_load(args->api_key_file, &serve->http_config.keys);
     if (status == MP_OK && args->tls_cert != NULL)
-        status = read_pem(args->tls_cert, &serve->tls_cert);
-    if (status == MP_OK && args->tls_key != NULL)
-        status = read_pem(args->tls_key, &serve->tls_key);
+        status = read_pair(args, &serve->tls_cert, &serve->tls_key);
     return status;
 }
 
@@ -119,6 +126,7 @@ static enum mp_status answer_ranks(void *ctx, uint64_t ns)
 static enum mp_status open_cluster(struct serve *serve)
 {
     const struct mp_args *args = serve->args;
+    enum mp_status status;
 
     if (args->cluster == NULL)
         return args->places == NULL ? MP_OK
@@ -126,7 +134,12 @@ static enum mp_status open_cluster(struct serve *serve)
     if (args->memory > 0 || serve->settings->run.budget.kind != MP_SHARE_AUTO)
         return mp_fail(MP_ERR_CONFIG, "E_USAGE",
                        "--cluster says what experts get; leave out --memory and --budget");
-    return mp_cluster_rank_open(args, serve->settings, &serve->cluster);
+    status = mp_cluster_rank_open(args, serve->settings, &serve->cluster);
+    if (status == MP_OK && serve->cluster.transport->ranks > 1 &&
+        !serve->cluster.transport->survives)
+        mp_log_warn("serve", "this MPI ends the servers of all ranks when one dies; one with ULFM, "
+                             "such as Open MPI 5 under mpirun --with-ft ulfm, does not");
+    return status;
 }
 
 static enum mp_status join_cluster(struct serve *serve)
@@ -184,9 +197,8 @@ static enum mp_status open_session(struct serve *serve)
     return status == MP_OK ? join_cluster(serve) : status;
 }
 
-static void on_reload(void *ctx)
+static void reload_keys(struct serve *serve)
 {
-    struct serve *serve = ctx;
     struct mp_keys *keys = NULL;
 
     if (serve->args->api_key_file == NULL)
@@ -197,6 +209,47 @@ static void on_reload(void *ctx)
     }
     mp_http_set_keys(serve->http, keys);
     mp_log_info("serve", "read the keys again");
+}
+
+/* With what was read before, nothing changes. */
+static enum mp_status renew(struct serve *serve, char **cert, char **key)
+{
+    char *cert_before = serve->tls_cert, *key_before = serve->tls_key;
+    enum mp_status status = read_pair(serve->args, cert, key);
+
+    if (status != MP_OK)
+        return status;
+    if (strcmp(*cert, cert_before) == 0 && strcmp(*key, key_before) == 0)
+        return MP_OK;
+    status = mp_http_renew(serve->http, *cert, *key);
+    if (status != MP_OK)
+        return status;
+    serve->tls_cert = *cert;
+    serve->tls_key = *key;
+    *cert = cert_before;
+    *key = key_before;
+    return MP_OK;
+}
+
+static void reload_tls(struct serve *serve)
+{
+    char *cert = NULL, *key = NULL;
+
+    if (serve->args->tls_cert == NULL)
+        return;
+    if (renew(serve, &cert, &key) == MP_OK)
+        mp_log_info("serve", "read the certificate again");
+    else
+        mp_log_error("serve", "the certificate and key stay as they were: %s",
+                     mp_error_last()->text);
+    free(cert);
+    free(key);
+}
+
+static void on_reload(void *ctx)
+{
+    reload_keys(ctx);
+    reload_tls(ctx);
 }
 
 static void on_stopping(void *ctx)
@@ -276,6 +329,20 @@ static enum mp_status open_all(struct serve *serve)
     return status == MP_OK ? open_server(serve) : status;
 }
 
+static void print_memory(struct mp_server *server)
+{
+    struct mp_memory_share_stats m;
+
+    if (!mp_server_memory(server, &m))
+        return;
+    fprintf(stderr,
+            "memory at the end: experts %.1f MiB, kept prompts %.1f, KV cache %.1f; moved %" PRIu64
+            " times to experts, %" PRIu64 " to kept prompts, %" PRIu64 " to sequences and %" PRIu64
+            " back\n",
+            (double)m.budget_bytes / MIB, (double)m.prefix_bytes / MIB, (double)m.kv_bytes / MIB,
+            m.to_experts, m.to_prefixes, m.to_sequences, m.from_sequences);
+}
+
 enum mp_status mp_cmd_serve(const struct mp_args *args, const struct mp_settings *settings)
 {
     static struct serve serve;
@@ -293,6 +360,7 @@ enum mp_status mp_cmd_serve(const struct mp_args *args, const struct mp_settings
                 strchr(serve.http_config.host, ':') != NULL ? "[" : "", serve.http_config.host,
                 strchr(serve.http_config.host, ':') != NULL ? "]" : "", mp_http_port(serve.http));
         status = mp_server_run(serve.server);
+        print_memory(serve.server);
     }
     mp_http_stop(serve.http, SEND_S);
     mp_server_destroy(serve.server);

@@ -380,10 +380,24 @@ static void on_end(void *ctx, const struct mp_job_end *end)
         end_object(exchange);
 }
 
+/* Of an answer. Without a number in the request, as many as there ever is memory for. */
+static uint32_t most_tokens(const struct mp_exchange *exchange, size_t prompt_tokens)
+{
+    const uint32_t asked = exchange->request.max_tokens;
+    const uint32_t allowed = exchange->server->config.max_tokens;
+    const uint32_t positions = mp_batcher_positions(exchange->server->batcher);
+    const uint32_t ctx = exchange->server->config.session->engine_config.ctx;
+
+    if (asked > 0)
+        return asked < allowed ? asked : allowed;
+    return positions < ctx && prompt_tokens < positions && positions - prompt_tokens < allowed
+               ? (uint32_t)(positions - prompt_tokens)
+               : allowed;
+}
+
 enum mp_status mp_choices_submit(struct mp_exchange *exchange)
 {
     const struct mp_request *request = &exchange->request;
-    const struct mp_server_config *c = &exchange->server->config;
     enum mp_status status = MP_OK;
 
     for (uint32_t i = 0; i < exchange->choice_count && status == MP_OK; i++) {
@@ -393,9 +407,7 @@ enum mp_status mp_choices_submit(struct mp_exchange *exchange)
             .prompt_count = prompt->count,
             .sampling = request->sampling,
             .choice = i % request->n,
-            .max_tokens = request->max_tokens > 0 && request->max_tokens < c->max_tokens
-                              ? request->max_tokens
-                              : c->max_tokens,
+            .max_tokens = most_tokens(exchange, prompt->count),
             .new_text = is_chat(exchange),
             .ignore_eos = request->ignore_eos,
             .stops = request->stops,

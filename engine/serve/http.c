@@ -1,17 +1,12 @@
 /*
- * The daemon: its address, its threads, and a watcher that ends connections whose client is gone or
- * takes too long. Requests are http_call.c's.
+ * The server: its address, its daemons, and a watcher that ends connections whose client is gone or
+ * takes too long, and daemons that are retired. Requests are http_call.c's.
  */
 #include <arpa/inet.h>
-#include <errno.h>
 #include <poll.h>
-#include <signal.h>
-#include <stdarg.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
-#include <unistd.h>
 
 #include "engine/serve/http_int.h"
 #include "vmm/base/clock.h"
@@ -20,7 +15,7 @@
 #include "vmm/base/thread.h"
 
 #define WATCH_NS 200000000u
-#define CONNECTION_BYTES 32768u /* for the head of a request */
+#define QUIESCE_MS 1000
 
 /* ---- address */
 
@@ -79,35 +74,54 @@ enum mp_status mp_http_check(const struct mp_http_config *config)
 
 /* ---- connections */
 
-static void on_connection(void *ctx, struct MHD_Connection *connection, void **socket_context,
-                          enum MHD_ConnectionNotificationCode code)
+static void add_connection(struct mp_http_daemon *daemon, struct mp_http_connection *c)
 {
-    struct mp_http *http = ctx;
-    struct mp_http_connection *c = *socket_context, **at = &http->connections;
+    struct mp_http *http = daemon->http;
 
-    if (code == MHD_CONNECTION_NOTIFY_STARTED) {
-        const union MHD_ConnectionInfo *info =
-            mp_mhd.get_connection_info(connection, MHD_CONNECTION_INFO_CONNECTION_FD);
+    c->daemon = daemon;
+    mp_lock(&http->lock);
+    c->next = http->connections;
+    http->connections = c;
+    http->connection_count++;
+    daemon->open++;
+    mp_unlock(&http->lock);
+}
 
-        *socket_context = c = info != NULL ? calloc(1, sizeof(*c)) : NULL;
-        if (c == NULL)
-            return; /* its requests are refused */
-        c->fd = info->connect_fd;
-        c->since_ns = mp_clock_now_ns(mp_clock_monotonic());
-        mp_lock(&http->lock);
-        c->next = http->connections;
-        http->connections = c;
-        mp_unlock(&http->lock);
-        return;
-    }
-    if (c == NULL)
-        return;
+static void remove_connection(struct mp_http_connection *c)
+{
+    struct mp_http *http = c->daemon->http;
+    struct mp_http_connection **at = &http->connections;
+
     mp_lock(&http->lock);
     while (*at != c)
         at = &(*at)->next;
     *at = c->next;
+    http->connection_count--;
+    c->daemon->open--;
     mp_unlock(&http->lock);
     free(c);
+}
+
+void mp_http_connected(void *daemon, struct MHD_Connection *connection, void **socket_context,
+                       enum MHD_ConnectionNotificationCode code)
+{
+    const union MHD_ConnectionInfo *info;
+    struct mp_http_connection *c = *socket_context;
+
+    if (code != MHD_CONNECTION_NOTIFY_STARTED) {
+        if (c != NULL)
+            remove_connection(c);
+        return;
+    }
+    info = mp_mhd.get_connection_info(connection, MHD_CONNECTION_INFO_CONNECTION_FD);
+    if (info != NULL && mp_http_daemon_quiesces(daemon, info->connect_fd))
+        return;
+    *socket_context = c = info != NULL ? calloc(1, sizeof(*c)) : NULL;
+    if (c == NULL)
+        return; /* its requests are refused */
+    c->fd = info->connect_fd;
+    c->since_ns = mp_clock_now_ns(mp_clock_monotonic());
+    add_connection(daemon, c);
 }
 
 static bool is_gone(int fd)
@@ -129,6 +143,20 @@ static void look_at(const struct mp_http *http, const struct mp_http_connection 
     }
 }
 
+/* A daemon that is retired and has no connection any more, out of the list; or NULL. */
+static struct mp_http_daemon *take_empty_locked(struct mp_http *http)
+{
+    for (struct mp_http_daemon **at = &http->retired; *at != NULL; at = &(*at)->next) {
+        struct mp_http_daemon *daemon = *at;
+
+        if (daemon->open == 0 && daemon->quiesced) {
+            *at = daemon->next;
+            return daemon;
+        }
+    }
+    return NULL;
+}
+
 static void *watch(void *ctx)
 {
     struct mp_http *http = ctx;
@@ -136,85 +164,45 @@ static void *watch(void *ctx)
     mp_lock(&http->lock);
     while (!http->stopping) {
         const uint64_t now_ns = mp_clock_now_ns(mp_clock_monotonic());
+        struct mp_http_daemon *empty;
 
         for (struct mp_http_connection *c = http->connections; c != NULL; c = c->next)
             look_at(http, c, now_ns);
+        while ((empty = take_empty_locked(http)) != NULL) {
+            mp_unlock(&http->lock);
+            mp_http_daemon_stop(empty);
+            mp_lock(&http->lock);
+        }
         (void)mp_cond_wait_for(&http->wake, &http->lock, WATCH_NS);
     }
     mp_unlock(&http->lock);
     return NULL;
 }
 
-/* ---- the daemon */
-
-static void on_log(void *ctx, const char *format, va_list arguments)
-{
-    char line[512];
-
-    (void)ctx;
-    vsnprintf(line, sizeof(line), format, arguments);
-    line[strcspn(line, "\n")] = '\0';
-    mp_log_debug("serve", "%s", line);
-}
-
-static struct MHD_Daemon *start_daemon(struct mp_http *http, struct address *address)
-{
-    const struct mp_http_config *c = &http->config;
-    const bool tls = c->tls_cert != NULL;
-    const struct MHD_OptionItem tls_options[] = {
-        { MHD_OPTION_HTTPS_MEM_CERT, 0, (void *)c->tls_cert },
-        { MHD_OPTION_HTTPS_MEM_KEY, 0, (void *)c->tls_key },
-        { MHD_OPTION_END, 0, NULL },
-    };
-    const struct MHD_OptionItem none[] = { { MHD_OPTION_END, 0, NULL } };
-    const unsigned flags = MHD_USE_EPOLL_INTERNAL_THREAD | MHD_ALLOW_SUSPEND_RESUME |
-                           MHD_USE_ERROR_LOG | (tls ? MHD_USE_TLS : 0) |
-                           (address->is_v6 ? MHD_USE_IPv6 : 0);
-
-    return mp_mhd.start_daemon(
-        flags, c->port, NULL, NULL, mp_http_answer, http, MHD_OPTION_EXTERNAL_LOGGER, on_log, NULL,
-        MHD_OPTION_SOCK_ADDR, &address->any, MHD_OPTION_NOTIFY_COMPLETED, mp_http_completed, http,
-        MHD_OPTION_NOTIFY_CONNECTION, on_connection, http, MHD_OPTION_CONNECTION_LIMIT,
-        (unsigned)c->connections_max, MHD_OPTION_CONNECTION_TIMEOUT, (unsigned)c->idle_s,
-        MHD_OPTION_CONNECTION_MEMORY_LIMIT, (size_t)CONNECTION_BYTES,
-        MHD_OPTION_LISTENING_ADDRESS_REUSE, 1u, MHD_OPTION_ARRAY, tls ? tls_options : none,
-        MHD_OPTION_END);
-}
-
-/* Signals are the program's own threads'. */
-static struct MHD_Daemon *start_without_signals(struct mp_http *http, struct address *address)
-{
-    struct MHD_Daemon *daemon;
-    sigset_t all, before;
-
-    sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &before);
-    daemon = start_daemon(http, address);
-    pthread_sigmask(SIG_SETMASK, &before, NULL);
-    return daemon;
-}
+/* ---- start and end */
 
 static enum mp_status start(struct mp_http *http)
 {
     const struct mp_http_config *c = &http->config;
+    struct mp_http_listen listen = { .fd = MHD_INVALID_SOCKET };
     const union MHD_DaemonInfo *info;
     struct address address;
+    enum mp_status status;
     int error;
 
     if (!read_address(c->host, c->port, &address))
         return mp_fail(MP_ERR_CONFIG, "E_ADDRESS", "no address");
-    errno = 0;
-    http->daemon = start_without_signals(http, &address);
-    if (http->daemon == NULL)
-        return mp_fail(MP_ERR_IO, "E_LISTEN", "cannot listen on %s, port %u%s: %s", c->host,
-                       c->port, c->tls_cert != NULL ? ", with this certificate and key" : "",
-                       errno != 0 ? strerror(errno) : "libmicrohttpd gives no reason");
-    info = mp_mhd.get_daemon_info(http->daemon, MHD_DAEMON_INFO_BIND_PORT);
+    listen.address = &address.any;
+    http->is_v6 = address.is_v6;
+    status = mp_http_daemon_start(http, &listen, &http->daemon);
+    if (status != MP_OK)
+        return status;
+    info = mp_mhd.get_daemon_info(http->daemon->mhd, MHD_DAEMON_INFO_BIND_PORT);
     http->port = info != NULL ? info->port : c->port;
     error = mp_thread_start(&http->watcher, "mp-watch", watch, http);
     if (error == 0)
         return MP_OK;
-    mp_mhd.stop_daemon(http->daemon);
+    mp_http_daemon_stop(http->daemon);
     return mp_fail(MP_ERR_NO_MEMORY, "E_THREADS",
                    "cannot start a thread: %s; raise the limit of %s", strerror(error),
                    mp_thread_limit());
@@ -262,12 +250,50 @@ void mp_http_set_keys(struct mp_http *http, struct mp_keys *keys)
     mp_keys_destroy(before);
 }
 
+/* Its thread is at work elsewhere for moments only. */
+static void wait_until_quiesced(struct mp_http_daemon *daemon)
+{
+    bool done = false;
+
+    for (int i = 0; i < QUIESCE_MS && !done; i++) {
+        mp_lock(&daemon->http->lock);
+        done = daemon->quiesced;
+        mp_unlock(&daemon->http->lock);
+        if (!done)
+            poll(NULL, 0, 1);
+    }
+}
+
+/* Between the two steps both accept, so that nobody is refused. */
+enum mp_status mp_http_renew(struct mp_http *http, const char *cert, const char *key)
+{
+    const struct mp_http_tls tls = { cert, key };
+    struct mp_http_daemon *before = http->daemon;
+    enum mp_status status;
+
+    if (http->refusing)
+        return mp_fail(MP_ERR_BUSY, "E_SERVER_STOPPING", "the server is about to end");
+    status = mp_http_daemon_start_beside(before, &tls, &http->daemon);
+    if (status != MP_OK)
+        return status;
+    mp_http_daemon_quiesce(before);
+    wait_until_quiesced(before);
+    mp_lock(&http->lock);
+    before->next = http->retired;
+    http->retired = before;
+    mp_unlock(&http->lock);
+    return MP_OK;
+}
+
+/* Daemons that are retired have the socket, too, so that closing it here would not be enough. */
 void mp_http_refuse(struct mp_http *http)
 {
-    const MHD_socket listening = mp_mhd.quiesce_daemon(http->daemon);
+    const int socket = mp_http_daemon_socket(http->daemon);
 
-    if (listening != MHD_INVALID_SOCKET)
-        close(listening);
+    http->refusing = true;
+    mp_http_daemon_quiesce(http->daemon);
+    if (socket != MHD_INVALID_SOCKET)
+        shutdown(socket, SHUT_RDWR);
 }
 
 static bool is_idle(struct mp_http *http)
@@ -292,7 +318,13 @@ void mp_http_stop(struct mp_http *http, unsigned wait_s)
     mp_cond_signal(&http->wake);
     mp_unlock(&http->lock);
     pthread_join(http->watcher, NULL);
-    mp_mhd.stop_daemon(http->daemon);
+    while (http->retired != NULL) {
+        struct mp_http_daemon *daemon = http->retired;
+
+        http->retired = daemon->next;
+        mp_http_daemon_stop(daemon);
+    }
+    mp_http_daemon_stop(http->daemon);
     mp_cond_fini(&http->wake);
     mp_mutex_fini(&http->lock);
     mp_keys_destroy(http->keys);

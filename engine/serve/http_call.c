@@ -12,19 +12,28 @@
 
 #define STREAM_BLOCK_BYTES 16384
 
-enum answer { ANSWER_EXCHANGE, ANSWER_PAGE, ANSWER_HEALTH, ANSWER_METRICS, ANSWER_MODELS };
+enum answer {
+    ANSWER_EXCHANGE,
+    ANSWER_PAGE,
+    ANSWER_HEALTH,
+    ANSWER_METRICS,
+    ANSWER_MODELS,
+    ANSWER_MODEL
+};
 
 struct mp_http_route {
-    const char *method, *path;
+    const char *method, *path; /* with / at its end: before the model's name */
     enum answer answer;
     enum mp_request_kind kind; /* of an exchange */
     bool is_open;              /* without a key */
 };
 
+/* A path has one method. */
 static const struct mp_http_route routes[] = {
     { "POST", "/v1/chat/completions", ANSWER_EXCHANGE, MP_REQUEST_CHAT, false },
     { "POST", "/v1/completions", ANSWER_EXCHANGE, MP_REQUEST_COMPLETION, false },
     { "GET", "/v1/models", ANSWER_MODELS, 0, false },
+    { "GET", "/v1/models/", ANSWER_MODEL, 0, false },
     { "POST", "/tokenize", ANSWER_EXCHANGE, MP_REQUEST_TOKENIZE, false },
     { "POST", "/detokenize", ANSWER_EXCHANGE, MP_REQUEST_DETOKENIZE, false },
     { "GET", "/health", ANSWER_HEALTH, 0, true },
@@ -34,19 +43,51 @@ static const struct mp_http_route routes[] = {
     { "GET", "/", ANSWER_PAGE, 0, true },
 };
 
-static const struct mp_http_route *find_route(const char *method, const char *path)
+static bool leads(const struct mp_http_route *route, const char *path, const char *model)
+{
+    const size_t bytes = strlen(route->path);
+
+    if (route->answer == ANSWER_MODEL)
+        return strncmp(route->path, path, bytes) == 0 && strcmp(path + bytes, model) == 0;
+    return strcmp(route->path, path) == 0;
+}
+
+static const struct mp_http_route *find_route(const char *path, const char *model)
 {
     for (size_t i = 0; i < MP_ARRAY_LEN(routes); i++) {
-        if (strcmp(routes[i].method, method) == 0 && strcmp(routes[i].path, path) == 0)
+        if (leads(&routes[i], path, model))
             return &routes[i];
     }
     return NULL;
 }
 
+/* HEAD is GET, without the body, which the library leaves out. */
+static bool allows(const struct mp_http_route *route, const char *method)
+{
+    return strcmp(route->method, strcmp(method, "HEAD") == 0 ? "GET" : method) == 0;
+}
+
+static const char *allowed_methods(const struct mp_http_route *route)
+{
+    return allows(route, "HEAD") ? "GET, HEAD" : route->method;
+}
+
 /* ---- replies */
 
+/* Connections of a daemon that is retired end with their reply, so that it can end. */
+static void end_if_retired(struct mp_http_call *call, struct MHD_Response *response)
+{
+    bool retired;
+
+    mp_lock(&call->http->lock);
+    retired = call->owner->daemon->retired;
+    mp_unlock(&call->http->lock);
+    if (retired)
+        mp_mhd.add_response_header(response, "Connection", "close");
+}
+
 /* Queue a reply with this body, which is freed later if it is `ours`. */
-static enum MHD_Result reply(struct MHD_Connection *connection, unsigned status, const char *type,
+static enum MHD_Result reply(struct mp_http_call *call, unsigned status, const char *type,
                              char *body, size_t bytes, bool ours)
 {
     struct MHD_Response *response = mp_mhd.create_response_from_buffer(
@@ -64,9 +105,12 @@ static enum MHD_Result reply(struct MHD_Connection *connection, unsigned status,
         mp_mhd.add_response_header(response, "Content-Security-Policy", MP_PAGE_POLICY);
     if (status == 401)
         mp_mhd.add_response_header(response, "WWW-Authenticate", "Bearer");
+    if (status == 405)
+        mp_mhd.add_response_header(response, "Allow", allowed_methods(call->route));
     if (status == 503)
         mp_mhd.add_response_header(response, "Retry-After", "1");
-    result = mp_mhd.queue_response(connection, status, response);
+    end_if_retired(call, response);
+    result = mp_mhd.queue_response(call->connection, status, response);
     mp_mhd.destroy_response(response);
     return result;
 }
@@ -78,8 +122,7 @@ static enum MHD_Result refuse(struct mp_http_call *call, unsigned status)
     char *text = mp_reply_error(mp_error_last(), status, &bytes);
 
     mp_server_count(call->http->config.server, MP_SERVER_REFUSED);
-    return text != NULL ? reply(call->connection, status, "application/json", text, bytes, true)
-                        : MHD_NO;
+    return text != NULL ? reply(call, status, "application/json", text, bytes, true) : MHD_NO;
 }
 
 static ssize_t read_stream(void *ctx, uint64_t position, char *out, size_t max)
@@ -106,6 +149,7 @@ static enum MHD_Result reply_stream(struct mp_http_call *call)
         return MHD_NO;
     mp_mhd.add_response_header(response, "Content-Type", "text/event-stream");
     mp_mhd.add_response_header(response, "Cache-Control", "no-cache");
+    end_if_retired(call, response);
     result = mp_mhd.queue_response(call->connection, 200, response);
     mp_mhd.destroy_response(response);
     return result;
@@ -123,7 +167,7 @@ static enum MHD_Result reply_whole(struct mp_http_call *call)
     text = mp_exchange_take(call->exchange, &bytes);
     if (text == NULL)
         return MHD_NO;
-    return reply(call->connection, status, "application/json", text, bytes, true);
+    return reply(call, status, "application/json", text, bytes, true);
 }
 
 static enum MHD_Result reply_text(struct mp_http_call *call, const char *type,
@@ -135,7 +179,7 @@ static enum MHD_Result reply_text(struct mp_http_call *call, const char *type,
 
     if (make(call->http->config.server, &text, &bytes) != MP_OK)
         return refuse(call, 503);
-    return reply(call->connection, 200, type, text, bytes, true);
+    return reply(call, 200, type, text, bytes, true);
 }
 
 static enum MHD_Result reply_health(struct mp_http_call *call)
@@ -143,9 +187,8 @@ static enum MHD_Result reply_health(struct mp_http_call *call)
     static char ok[] = "{\"status\":\"ok\"}\n", stopping[] = "{\"status\":\"stopping\"}\n";
 
     if (mp_server_stopping(call->http->config.server))
-        return reply(call->connection, 503, "application/json", stopping, sizeof(stopping) - 1,
-                     false);
-    return reply(call->connection, 200, "application/json", ok, sizeof(ok) - 1, false);
+        return reply(call, 503, "application/json", stopping, sizeof(stopping) - 1, false);
+    return reply(call, 200, "application/json", ok, sizeof(ok) - 1, false);
 }
 
 /* ---- exchanges */
@@ -204,11 +247,11 @@ static enum MHD_Result answer_call(struct mp_http_call *call)
     switch (call->route->answer) {
     case ANSWER_EXCHANGE: return call->exchange != NULL ? reply_whole(call) : begin_exchange(call);
     case ANSWER_PAGE:
-        return reply(call->connection, 200, "text/html; charset=utf-8", (char *)mp_page,
-                     mp_page_bytes, false);
+        return reply(call, 200, "text/html; charset=utf-8", (char *)mp_page, mp_page_bytes, false);
     case ANSWER_HEALTH: return reply_health(call);
     case ANSWER_METRICS: return reply_text(call, "text/plain; version=0.0.4", mp_server_metrics);
     case ANSWER_MODELS: return reply_text(call, "application/json", mp_server_models);
+    case ANSWER_MODEL: return reply_text(call, "application/json", mp_server_model);
     }
     return MHD_NO;
 }
@@ -259,12 +302,16 @@ static enum MHD_Result begin_call(struct mp_http_call *call, const char *method,
     unsigned refused;
 
     mp_server_count(call->http->config.server, MP_SERVER_REQUEST);
-    call->route = find_route(method, path);
+    call->route = find_route(path, mp_server_model_name(call->http->config.server));
     refused = mp_http_check_access(call->http, call->connection,
                                    call->route != NULL && call->route->is_open);
     if (refused == 0 && call->route == NULL) {
         refused = 404;
-        (void)mp_fail(MP_ERR_CONFIG, "E_NO_PATH", "there is no such path, or not by this method");
+        (void)mp_fail(MP_ERR_CONFIG, "E_NO_PATH", "there is no such path");
+    } else if (refused == 0 && !allows(call->route, method)) {
+        refused = 405;
+        (void)mp_fail(MP_ERR_CONFIG, "E_METHOD", "this path takes %s",
+                      allowed_methods(call->route));
     }
     if (refused != 0)
         return refuse(call, refused);

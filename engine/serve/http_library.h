@@ -10,6 +10,7 @@
  * needs.
  */
 #define MP_HTTP_CALLS(X)             \
+    X(add_connection)                \
     X(add_response_header)           \
     X(create_response_from_buffer)   \
     X(create_response_from_callback) \

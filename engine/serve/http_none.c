@@ -30,6 +30,14 @@ void mp_http_set_keys(struct mp_http *http, struct mp_keys *keys)
     mp_keys_destroy(keys);
 }
 
+enum mp_status mp_http_renew(struct mp_http *http, const char *cert, const char *key)
+{
+    (void)http;
+    (void)cert;
+    (void)key;
+    return mp_http_check(NULL);
+}
+
 void mp_http_refuse(struct mp_http *http)
 {
     (void)http;

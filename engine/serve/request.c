@@ -20,7 +20,8 @@
 enum use {
     USED,    /* read below */
     IGNORED, /* says who asks, or how it is charged */
-    UNMOVED  /* only with the value that changes nothing: null, false, 0, "", empty; n of 1 */
+    UNMOVED, /* only with the value that changes nothing: null, false, 0, "", empty */
+    ONE      /* the same, and 1 */
 };
 
 static const struct {
@@ -66,7 +67,7 @@ static const struct {
     { "functions", CHAT, UNMOVED },
     { "echo", TEXT, UNMOVED },
     { "suffix", TEXT, UNMOVED },
-    { "best_of", TEXT, UNMOVED },
+    { "best_of", TEXT, ONE },
 };
 
 static bool moves_nothing(const json_t *value)
@@ -90,7 +91,9 @@ static enum mp_status check_key(enum mp_request_kind kind, const char *key, cons
     for (size_t i = 0; i < MP_ARRAY_LEN(keys); i++) {
         if (strcmp(keys[i].name, key) != 0 || !(keys[i].kinds & 1u << kind))
             continue;
-        if (keys[i].use != UNMOVED || moves_nothing(value))
+        if (keys[i].use < UNMOVED || moves_nothing(value))
+            return MP_OK;
+        if (keys[i].use == ONE && json_is_integer(value) && json_integer_value(value) == 1)
             return MP_OK;
         return mp_fail(MP_ERR_CONFIG, "E_REQUEST_KEY",
                        "'%s' of the " NAME " is not supported: got %s",

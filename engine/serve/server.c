@@ -30,7 +30,9 @@ static enum mp_status open_batcher(struct mp_server *server)
         .engine_config = &session->engine_config,
         .tokenizer = session->tokenizer,
         .chunk_tokens = server->config.chunk_tokens,
-        .prefix_bytes = shared ? memory->shared_bytes - memory->budget_bytes : memory->kept_bytes,
+        .prefix_bytes = shared
+                            ? memory->shared_bytes - memory->budget_bytes - memory->sequences_bytes
+                            : memory->kept_bytes,
         .prefix_step_bytes =
             shared ? mp_memory_share_step(memory->shared_bytes, one_expert_bytes(session))
                    : memory->kept_bytes / PREFIX_STEPS,
@@ -50,6 +52,7 @@ static enum mp_status open_share(struct mp_server *server)
         .uses = server->config.heat != NULL ? server->config.heat->count : NULL,
         .total_bytes = memory->shared_bytes,
         .budget_bytes = memory->budget_bytes,
+        .kv_bytes = memory->sequences_bytes,
         .smallest_bytes = memory->smallest_bytes,
         .full_bytes = memory->full_bytes,
         .expert_bytes = memory->expert_bytes,
@@ -61,8 +64,26 @@ static enum mp_status open_share(struct mp_server *server)
     status = mp_memory_share_create(&config, &server->share);
     /* Where prompts cannot be kept, nothing is left for them. */
     if (status == MP_OK && mp_batcher_prefixes(server->batcher) == NULL)
-        status = mp_memory_share_set(server->share, memory->shared_bytes);
+        status = mp_memory_share_set(server->share, memory->shared_bytes - memory->sequences_bytes);
     return status;
+}
+
+/* What other threads read. */
+static void copy_numbers(struct mp_server *server)
+{
+    const struct mp_counters *counters = mp_engine_counters(server->config.session->engine);
+    const struct mp_prefix_store *prefixes = mp_batcher_prefixes(server->batcher);
+
+    mp_lock(&server->lock);
+    if (prefixes != NULL)
+        server->prefixes = *mp_prefix_store_stats(prefixes);
+    if (server->share != NULL) {
+        server->divided = *mp_memory_share_stats(server->share);
+        server->budget_bytes = server->divided.budget_bytes;
+    }
+    server->batcher_stats = *mp_batcher_stats(server->batcher);
+    server->counters = *counters;
+    mp_unlock(&server->lock);
 }
 
 enum mp_status mp_server_create(const struct mp_server_config *config, struct mp_server **server_p)
@@ -87,9 +108,9 @@ enum mp_status mp_server_create(const struct mp_server_config *config, struct mp
         return status;
     }
     server->budget_bytes = config->session->memory.budget_bytes;
-    mp_counters_reset(&server->counters);
     mp_mutex_init(&server->lock, MP_LOCK_REGION, "server");
     mp_cond_init(&server->work);
+    copy_numbers(server);
     *server_p = server;
     return MP_OK;
 }
@@ -207,24 +228,6 @@ static void take_exchanges(struct mp_server *server)
         else
             drop_exchange(exchange);
     }
-}
-
-/* What other threads read. */
-static void copy_numbers(struct mp_server *server)
-{
-    const struct mp_counters *counters = mp_engine_counters(server->config.session->engine);
-    const struct mp_prefix_store *prefixes = mp_batcher_prefixes(server->batcher);
-
-    mp_lock(&server->lock);
-    if (prefixes != NULL)
-        server->prefixes = *mp_prefix_store_stats(prefixes);
-    if (server->share != NULL) {
-        server->divided = *mp_memory_share_stats(server->share);
-        server->budget_bytes = server->divided.budget_bytes;
-    }
-    server->batcher_stats = *mp_batcher_stats(server->batcher);
-    server->counters = *counters;
-    mp_unlock(&server->lock);
 }
 
 /* Nothing to compute: reads that are under way end, then a wait for work. */

@@ -62,11 +62,20 @@ enum mp_status mp_server_run(struct mp_server *server) MP_MUST_CHECK;
 
 /* ---- any thread, from here on */
 
-/* An answer in text/plain for /metrics, or JSON for /v1/models, as a new text. */
+const char *mp_server_model_name(const struct mp_server *server);
+
+/* An answer in text/plain for /metrics, or JSON for /v1/models and the one model, as a new text. */
 enum mp_status mp_server_metrics(struct mp_server *server, char **text_p,
                                  size_t *bytes_p) MP_MUST_CHECK;
 enum mp_status mp_server_models(struct mp_server *server, char **text_p,
                                 size_t *bytes_p) MP_MUST_CHECK;
+enum mp_status mp_server_model(struct mp_server *server, char **text_p,
+                               size_t *bytes_p) MP_MUST_CHECK;
+
+/* With --memory: how it is divided now. False: it is not. */
+struct mp_memory_share_stats;
+bool mp_server_memory(struct mp_server *server, struct mp_memory_share_stats *stats_p);
+
 bool mp_server_stopping(struct mp_server *server);
 
 /* Numbers of the HTTP side, for /metrics. */

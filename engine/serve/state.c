@@ -100,6 +100,9 @@ static void put_batcher(FILE *out, const struct mp_batcher_stats *s, uint32_t wa
     put_number(out, "answers_waiting", "gauge", "answers that wait for a sequence",
                s->waiting + waiting);
     put_number(out, "answers_running", "gauge", "answers that have a sequence", s->running);
+    put_number(out, "answers_paused", "gauge", "of them, those that wait for memory", s->paused);
+    put_number(out, "answers_put_off_total", "counter",
+               "times that an answer has lost its sequence to an older one", s->put_off);
     put_number(out, "answers_total", "counter", "answers that have ended", s->ended);
     put_number(out, "answers_failed_total", "counter", "of them, those that failed", s->failed);
     put_number(out, "answers_canceled_total", "counter", "answers that nobody waited for",
@@ -112,6 +115,18 @@ static void put_batcher(FILE *out, const struct mp_batcher_stats *s, uint32_t wa
                s->generated_tokens);
     put_number(out, "steps_total", "counter", "batches of the engine", s->steps);
     put_number(out, "step_ns_total", "counter", "time of these batches", s->step_ns);
+}
+
+static uint64_t kept_budget(const struct mp_server *server)
+{
+    return server->share != NULL ? server->divided.prefix_bytes
+                                 : server->config.session->memory.kept_bytes;
+}
+
+static uint64_t kv_budget(const struct mp_server *server)
+{
+    return server->share != NULL ? server->divided.kv_bytes
+                                 : server->config.session->memory.kv_bytes;
 }
 
 static void put_metrics(FILE *out, struct mp_server *server)
@@ -131,8 +146,13 @@ static void put_metrics(FILE *out, struct mp_server *server)
     put_number(out, "expert_bytes", "gauge", "bytes of all experts", memory->expert_bytes);
     put_number(out, "weights_bytes", "gauge", "bytes of all other weights", memory->weights_bytes);
     put_number(out, "kv_bytes", "gauge", "bytes of the KV cache at most", memory->kv_bytes);
+    put_number(out, "kv_budget_bytes", "gauge", "of them, bytes that sequences may take now",
+               kv_budget(server));
+    put_number(out, "kv_reserved_bytes", "gauge",
+               "of them, bytes that answers need at most, or free sequences hold",
+               server->batcher_stats.kv_bytes);
     put_number(out, "kept_budget_bytes", "gauge", "bytes that kept prompts may take",
-               server->share != NULL ? server->divided.prefix_bytes : memory->kept_bytes);
+               kept_budget(server));
     put_number(out, "prefix_bytes", "gauge", "bytes of prompts that no sequence holds any more",
                server->prefixes.bytes);
     put_number(out, "memory_to_experts_total", "counter",
@@ -141,6 +161,11 @@ static void put_metrics(FILE *out, struct mp_server *server)
     put_number(out, "memory_to_prefixes_total", "counter",
                "steps of memory that went from experts to kept prompts",
                server->divided.to_prefixes);
+    put_number(out, "memory_to_sequences_total", "counter",
+               "times that sequences got memory of experts or kept prompts",
+               server->divided.to_sequences);
+    put_number(out, "memory_from_sequences_total", "counter",
+               "times that sequences gave memory back", server->divided.from_sequences);
     put_number(out, "prefix_tokens_total", "counter", "tokens of prompts that were found there",
                server->prefixes.found_tokens);
     put_histogram(out, "wait_seconds", "time until an answer had a sequence", &server->waited);
@@ -148,6 +173,16 @@ static void put_metrics(FILE *out, struct mp_server *server)
     put_histogram(out, "answer_seconds", "time until an answer ended", &server->all);
     put_counters(out, &server->counters);
     mp_unlock(&server->lock);
+}
+
+bool mp_server_memory(struct mp_server *server, struct mp_memory_share_stats *stats_p)
+{
+    if (server->share == NULL)
+        return false;
+    mp_lock(&server->lock);
+    *stats_p = server->divided;
+    mp_unlock(&server->lock);
+    return true;
 }
 
 enum mp_status mp_server_metrics(struct mp_server *server, char **text_p, size_t *bytes_p)
@@ -163,6 +198,36 @@ enum mp_status mp_server_metrics(struct mp_server *server, char **text_p, size_t
     return mp_fail_no_memory("metrics", *bytes_p);
 }
 
+const char *mp_server_model_name(const struct mp_server *server)
+{
+    return server->config.model_name;
+}
+
+static void put_model(struct mp_json_out *json, const struct mp_server *server)
+{
+    mp_json_put_string(json, "id", server->config.model_name);
+    mp_json_put_string(json, "object", "model");
+    mp_json_put_u64(json, "created", 0);
+    mp_json_put_string(json, "owned_by", "moepager");
+    mp_json_put_u64(json, "context", server->config.session->engine_config.ctx);
+}
+
+enum mp_status mp_server_model(struct mp_server *server, char **text_p, size_t *bytes_p)
+{
+    struct mp_writing w;
+    enum mp_status status = mp_writing_begin(&w, false);
+
+    if (status != MP_OK)
+        return status;
+    mp_json_object_begin(&w.json, NULL);
+    put_model(&w.json, server);
+    mp_json_object_end(&w.json);
+    status = mp_writing_end(&w);
+    *text_p = w.text;
+    *bytes_p = w.bytes;
+    return status;
+}
+
 enum mp_status mp_server_models(struct mp_server *server, char **text_p, size_t *bytes_p)
 {
     struct mp_writing w;
@@ -174,11 +239,7 @@ enum mp_status mp_server_models(struct mp_server *server, char **text_p, size_t 
     mp_json_put_string(&w.json, "object", "list");
     mp_json_array_begin(&w.json, "data");
     mp_json_object_begin(&w.json, NULL);
-    mp_json_put_string(&w.json, "id", server->config.model_name);
-    mp_json_put_string(&w.json, "object", "model");
-    mp_json_put_u64(&w.json, "created", 0);
-    mp_json_put_string(&w.json, "owned_by", "moepager");
-    mp_json_put_u64(&w.json, "context", server->config.session->engine_config.ctx);
+    put_model(&w.json, server);
     mp_json_object_end(&w.json);
     mp_json_array_end(&w.json);
     mp_json_object_end(&w.json);
@@ -241,6 +302,10 @@ static void put_totals(struct mp_json_out *json, struct mp_server *server)
     mp_json_put_u64(json, "smallest_bytes", session->memory.smallest_bytes);
     mp_json_put_u64(json, "full_bytes", session->memory.full_bytes);
     mp_json_put_u64(json, "expert_bytes", session->memory.expert_bytes);
+    mp_json_put_u64(json, "prefix_bytes", server->prefixes.bytes);
+    mp_json_put_u64(json, "prefix_budget_bytes", kept_budget(server));
+    mp_json_put_u64(json, "kv_bytes", stats->kv_bytes);
+    mp_json_put_u64(json, "kv_budget_bytes", kv_budget(server));
     mp_json_put_u64(json, "running", stats->running);
     mp_json_put_u64(json, "waiting", stats->waiting);
     mp_json_put_u64(json, "generated_tokens", stats->generated_tokens);
@@ -295,6 +360,10 @@ static enum mp_status read_budget(const char *text, uint64_t whole_bytes, uint64
                        "'budget' of the request: got '%s', need a size, a share such as 25%% or "
                        "all",
                        mp_quote(quoted, text, strlen(text)));
+    if (mp_share_seems_percent(&share))
+        return mp_fail(MP_ERR_CONFIG, "E_BUDGET_SMALL",
+                       "'budget' of the request: %" PRIu64 " bytes; did you mean %" PRIu64 "%%?",
+                       share.amount, share.amount);
     *bytes_p = share.kind == MP_SHARE_ALL ? UINT64_MAX : mp_share_resolve(&share, whole_bytes, 0);
     return MP_OK;
 }
@@ -320,6 +389,8 @@ enum mp_status mp_budget_reply(struct mp_exchange *exchange)
     mp_engine_plan(session->engine, &plan);
     mp_lock(&server->lock);
     server->budget_bytes = bytes < plan.full_bytes ? bytes : plan.full_bytes;
+    if (server->share != NULL)
+        server->divided = *mp_memory_share_stats(server->share);
     mp_unlock(&server->lock);
     status = mp_writing_begin(&w, false);
     if (status != MP_OK)

@@ -1,13 +1,17 @@
 /*
  * The server with its HTTP in one process, for the thread sanitizer: clients of all kinds at once,
  * some of which leave in the middle, while metrics are read, the budget changes, keys are read
- * again, and at last the server is stopped with answers under way. Each answer is the right one.
+ * again and daemons take over from one another, and at last the server is stopped with answers
+ * under way. Each answer is the right one. Then the same where experts, kept prompts and KV caches
+ * share one amount of memory.
  */
 #include <pthread.h>
 #include <signal.h>
 #include <stdatomic.h>
 #include <sys/stat.h>
 
+#include "engine/batch/memory_share.h"
+#include "engine/forward/kv.h"
 #include "engine/serve/http.h"
 #include "engine/serve/server.h"
 #include "tests/model/harness.h"
@@ -69,6 +73,7 @@ static void on_reload(void *ctx)
     (void)ctx;
     CHECK_EQ(mp_keys_load(key_file, &keys), MP_OK);
     mp_http_set_keys(http, keys);
+    CHECK(stop || mp_http_renew(http, NULL, NULL) == MP_OK);
 }
 
 static void on_stopping(void *ctx)
@@ -77,10 +82,33 @@ static void on_stopping(void *ctx)
     mp_http_refuse(http);
 }
 
-static void open_session(void)
+static enum mp_status count_uses(void *ctx, struct mp_engine_config *config)
+{
+    config->routed = mp_heat_routed;
+    config->routed_ctx = ctx;
+    return MP_OK;
+}
+
+/* Beside half of the experts there is room for one sequence, which has it at first. */
+static void share_memory(const struct mp_space_plan *plan)
+{
+    session.memory.sequences_bytes = mp_kv_sequence_bytes(&h.config, h.config.ctx);
+    session.memory.budget_bytes = h.config.budget_bytes;
+    session.memory.shared_bytes =
+        h.config.budget_bytes + session.memory.sequences_bytes + (1 << 18);
+    session.memory.smallest_bytes = plan->smallest_bytes;
+    session.memory.full_bytes = plan->full_bytes;
+}
+
+static void open_session(bool shared)
 {
     struct harness_options options = harness_defaults(TINY);
+    const struct mp_space_plan plan = harness_plan(&options, NULL);
 
+    options.before_engine = count_uses;
+    options.before_engine_ctx = &heat;
+    if (shared)
+        options.budget_bytes = plan.full_bytes / 2;
     options.sequences = 3;
     options.ctx = 128;
     options.tokens_max = 32;
@@ -90,6 +118,8 @@ static void open_session(void)
                                    .model = h.model,
                                    .memory.kept_bytes = 1 << 20,
                                    .memory.expert_bytes = h.weights->expert_bytes };
+    if (shared)
+        share_memory(&plan);
     CHECK_EQ(mp_tokenizer_load(TINY, &session.tokenizer), MP_OK);
     CHECK_EQ(mp_chat_load_as(TINY, "chatml", chatml, sizeof(chatml) - 1, &chat), MP_OK);
 }
@@ -181,7 +211,16 @@ static void start_clients(pthread_t *threads, unsigned *numbers, void *(*fn)(voi
     }
 }
 
-static void clients_of_all_kinds_at_once(void)
+static void close_session(void)
+{
+    mp_chat_destroy(chat);
+    mp_tokenizer_destroy(session.tokenizer);
+    harness_close(&h);
+    stop = reload = 0;
+    stopping = false;
+}
+
+static void serve_all(bool first)
 {
     const struct mp_server_config config = { .session = &session,
                                              .heat = &heat,
@@ -204,6 +243,7 @@ static void clients_of_all_kinds_at_once(void)
     struct mp_server *server;
     pthread_t loop, clients[CLIENTS];
     unsigned numbers[CLIENTS];
+    struct mp_memory_share_stats memory;
 
     CHECK_EQ(mp_keys_load(key_file, &http_config.keys), MP_OK);
     CHECK_EQ(mp_server_create(&config, &server), MP_OK);
@@ -215,8 +255,9 @@ static void clients_of_all_kinds_at_once(void)
         static char reply[REPLY_BYTES];
 
         ask(i, reply);
-        snprintf(wanted[i], REPLY_BYTES, "%s", text_of(reply));
-        CHECK(wanted[i][0] != '\0');
+        if (first)
+            snprintf(wanted[i], REPLY_BYTES, "%s", text_of(reply));
+        CHECK(wanted[i][0] != '\0' && same_text(text_of(reply), wanted[i]));
     }
     start_clients(clients, numbers, be_a_client);
     for (unsigned i = 0; i < CLIENTS; i++) {
@@ -230,7 +271,23 @@ static void clients_of_all_kinds_at_once(void)
     mp_http_stop(http, 5);
     for (unsigned i = 0; i < CLIENTS; i++)
         CHECK_EQ(pthread_join(clients[i], NULL), 0);
+    CHECK_EQ(mp_server_memory(server, &memory), !first);
+    CHECK(first || memory.to_sequences > 0);
     mp_server_destroy(server);
+}
+
+static void clients_of_all_kinds_at_once(void)
+{
+    open_session(false);
+    serve_all(true);
+    close_session();
+}
+
+static void the_same_in_one_memory(void)
+{
+    open_session(true);
+    serve_all(false);
+    close_session();
 }
 
 int main(void)
@@ -240,15 +297,12 @@ int main(void)
 
     sigaction(SIGUSR1, &action, NULL);
     sigaction(SIGUSR2, &action, NULL);
-    open_session();
     test_tmpdir();
     snprintf(key_file, sizeof(key_file), "%s/keys", test_tmpdir_path);
     file = fopen(key_file, "w");
     CHECK(file != NULL && fputs(KEY "\n", file) >= 0 && fclose(file) == 0);
     CHECK_EQ(chmod(key_file, 0600), 0);
     RUN(clients_of_all_kinds_at_once);
-    mp_chat_destroy(chat);
-    mp_tokenizer_destroy(session.tokenizer);
-    harness_close(&h);
+    RUN(the_same_in_one_memory);
     return 0;
 }

@@ -1,15 +1,19 @@
 /*
  * The server with its HTTP in one process: a request that arrives while the n-th allocation fails,
  * for each n, gets an answer, an error, or a closed connection; the next request gets what it would
- * have got without. Then starting and stopping under the same failures.
+ * have got without. Then starting and stopping under the same failures, and daemons that take over
+ * from one another, as for a new certificate (here without TLS).
  */
+#include <poll.h>
 #include <pthread.h>
+#include <stdarg.h>
 #include <stdio.h>
 #include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
 
 #include "engine/serve/http.h"
+#include "engine/serve/http_library.h"
 #include "engine/serve/server.h"
 #include "tests/model/harness.h"
 #include "tests/model/http_client.h"
@@ -115,8 +119,11 @@ static const struct {
     { "POST /moepager/budget", "{\"budget\":\"all\"}", "\"budget_bytes\":" },
     { "GET /metrics", "", "moepager_steps_total" },
     { "GET /v1/models", "", "\"tiny\"" },
+    { "GET /v1/models/tiny", "", "\"tiny\"" },
     { "GET /health", "", "ok" },
     { "POST /v1/nothing", "", "E_NO_PATH" },
+    { "GET /v1/completions", "", "Allow: POST\r\n" },
+    { "DELETE /v1/models/tiny", "", "Allow: GET, HEAD\r\n" },
 };
 
 /* ---- requests */
@@ -229,6 +236,321 @@ static void every_allocation_of_a_start_fails_once(void)
         CHECK(mp_error_last()->text[0] != '\0');
     }
     CHECK(n >= 5);
+}
+
+/* ---- one daemon after another */
+
+#define CONNECTIONS 4
+#define RENEWALS 50
+#define HEALTH "GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n"
+
+struct renewing {
+    struct mp_server *server;
+    struct mp_http *http;
+    pthread_t loop;
+    uint16_t port;
+    uint32_t fds; /* without connections */
+    _Atomic bool over;
+};
+
+static struct renewing begin_renewing(uint32_t connections)
+{
+    struct mp_server_config config = server_config();
+    struct mp_http_config http_config = {
+        .host = "127.0.0.1", .request_bytes_max = 4096, .connections_max = connections, .idle_s = 60
+    };
+    struct renewing r = { 0 };
+
+    stop = 0;
+    config.max_tokens = 100;
+    CHECK_EQ(mp_server_create(&config, &r.server), MP_OK);
+    http_config.server = r.server;
+    CHECK_EQ(mp_http_start(&http_config, &r.http), MP_OK);
+    CHECK_EQ(pthread_create(&r.loop, NULL, run_server, r.server), 0);
+    r.port = mp_http_port(r.http);
+    r.fds = fault_open_fds();
+    return r;
+}
+
+static void end_renewing(struct renewing *r)
+{
+    stop = 1;
+    CHECK_EQ(pthread_join(r->loop, NULL), 0);
+    mp_http_stop(r->http, 5);
+    mp_server_destroy(r->server);
+}
+
+/* Connections that have ended, and daemons without any, are closed by other threads. */
+static void wait_for_fds(const struct renewing *r)
+{
+    for (int i = 0; i < 1000 && fault_open_fds() != r->fds; i++)
+        poll(NULL, 0, 10);
+    CHECK_EQ(fault_open_fds(), r->fds);
+}
+
+static void check_serves(const struct renewing *r)
+{
+    CHECK(strstr(ask(r->port, "GET /health", ""), "\"ok\"") != NULL);
+}
+
+/* One reply on a connection that stays open; "": it was closed. */
+static const char *ask_again(int fd)
+{
+    static char reply[1024];
+    const size_t bytes = sizeof(HEALTH) - 1;
+    ssize_t n = -1;
+
+    if (send(fd, HEALTH, bytes, MSG_NOSIGNAL) == (ssize_t)bytes)
+        n = recv(fd, reply, sizeof(reply) - 1, 0);
+    reply[n > 0 ? n : 0] = '\0';
+    return reply;
+}
+
+static void an_answer_outlives_its_daemon(void)
+{
+    struct renewing r = begin_renewing(CONNECTIONS);
+    static char reply[REPLY_BYTES];
+    const int kept = http_connect(r.port);
+    size_t got = 0;
+    ssize_t n;
+    int fd;
+
+    CHECK(kept >= 0 && strstr(ask_again(kept), "\"ok\"") != NULL);
+    fd = http_send(r.port, "POST /v1/completions",
+                   "{\"prompt\":\"def\",\"max_tokens\":90,\"ignore_eos\":true,\"stream\":true}");
+    CHECK(fd >= 0 && (n = recv(fd, reply, 100, 0)) > 0);
+    for (got = (size_t)n; n > 0; got += (size_t)n) {
+        if (got < 8000) /* some daemons without, or with a connection at their end */
+            CHECK_EQ(mp_http_renew(r.http, NULL, NULL), MP_OK);
+        CHECK(got < sizeof(reply) - 1);
+        n = recv(fd, reply + got, sizeof(reply) - 1 - got, 0);
+        CHECK(n >= 0);
+    }
+    reply[got] = '\0';
+    CHECK(strstr(reply, "data: [DONE]") != NULL);
+    CHECK(strstr(ask_again(kept), "Connection: close") != NULL);
+    CHECK_EQ(recv(kept, reply, sizeof(reply), 0), 0);
+    close(kept);
+    close(fd);
+    check_serves(&r);
+    CHECK_EQ(mp_http_port(r.http), r.port);
+    wait_for_fds(&r);
+    end_renewing(&r);
+}
+
+static void *ask_all_the_time(void *renewing)
+{
+    const struct renewing *r = renewing;
+    char reply[1024];
+
+    while (!r->over) {
+        http_ask(r->port, "GET /health", "", reply, sizeof(reply));
+        CHECK(strstr(reply, "\"ok\"") != NULL);
+    }
+    return NULL;
+}
+
+static void nobody_is_refused_meanwhile(void)
+{
+    struct renewing r = begin_renewing(64);
+    pthread_t clients[3];
+
+    for (size_t i = 0; i < MP_ARRAY_LEN(clients); i++)
+        CHECK_EQ(pthread_create(&clients[i], NULL, ask_all_the_time, &r), 0);
+    for (int i = 0; i < RENEWALS; i++) {
+        CHECK_EQ(mp_http_renew(r.http, NULL, NULL), MP_OK);
+        poll(NULL, 0, 2);
+    }
+    r.over = true;
+    for (size_t i = 0; i < MP_ARRAY_LEN(clients); i++)
+        CHECK_EQ(pthread_join(clients[i], NULL), 0);
+    wait_for_fds(&r);
+    end_renewing(&r);
+}
+
+static void all_daemons_share_the_limit(void)
+{
+    struct renewing r = begin_renewing(CONNECTIONS);
+    int fds[CONNECTIONS];
+
+    for (int i = 0; i < CONNECTIONS; i++) {
+        fds[i] = http_connect(r.port);
+        CHECK(fds[i] >= 0 && strstr(ask_again(fds[i]), "\"ok\"") != NULL);
+    }
+    CHECK_EQ(mp_http_renew(r.http, NULL, NULL), MP_OK);
+    CHECK_STR(ask(r.port, "GET /health", ""), "");
+    for (int i = 0; i < CONNECTIONS; i++)
+        close(fds[i]);
+    wait_for_fds(&r);
+    check_serves(&r);
+    end_renewing(&r);
+}
+
+/* Without the socket that it was given, or, as some versions do for some failures, with it. */
+static bool keeps_socket;
+
+static struct MHD_Daemon *start_nothing(unsigned flags, uint16_t port,
+                                        MHD_AcceptPolicyCallback admit, void *admit_ctx,
+                                        MHD_AccessHandlerCallback answer, void *answer_ctx, ...)
+{
+    va_list arguments;
+    const struct MHD_OptionItem *items;
+
+    (void)flags;
+    (void)port;
+    (void)admit;
+    (void)admit_ctx;
+    (void)answer;
+    va_start(arguments, answer_ctx);
+    CHECK_EQ(va_arg(arguments, int), MHD_OPTION_EXTERNAL_LOGGER);
+    (void)va_arg(arguments, void *);
+    (void)va_arg(arguments, void *);
+    CHECK_EQ(va_arg(arguments, int), MHD_OPTION_ARRAY);
+    items = va_arg(arguments, const struct MHD_OptionItem *);
+    CHECK_EQ(items[0].option, MHD_OPTION_LISTEN_SOCKET);
+    va_end(arguments);
+    if (!keeps_socket)
+        CHECK_EQ(close((int)items[0].value), 0);
+    return NULL;
+}
+
+static const union MHD_DaemonInfo *know_nothing(struct MHD_Daemon *daemon,
+                                                enum MHD_DaemonInfoType type, ...)
+{
+    (void)daemon;
+    (void)type;
+    return NULL;
+}
+
+static MHD_socket go_on(struct MHD_Daemon *daemon)
+{
+    (void)daemon;
+    return MHD_INVALID_SOCKET;
+}
+
+static enum MHD_Result add_no_connection(struct MHD_Daemon *daemon, MHD_socket fd,
+                                         const struct sockaddr *address, socklen_t bytes)
+{
+    (void)daemon;
+    (void)address;
+    (void)bytes;
+    CHECK_EQ(close(fd), 0);
+    return MHD_NO;
+}
+
+static bool no_pairs;
+
+int __real_socketpair(int domain, int type, int protocol, int pair[2]);
+int __wrap_socketpair(int domain, int type, int protocol, int pair[2]);
+
+int __wrap_socketpair(int domain, int type, int protocol, int pair[2])
+{
+    return no_pairs ? -1 : __real_socketpair(domain, type, protocol, pair);
+}
+
+static enum MHD_Result add_nothing(struct MHD_Response *response, const char *name,
+                                   const char *value)
+{
+    (void)response;
+    (void)name;
+    (void)value;
+    return MHD_NO;
+}
+
+static void check_renewal_fails(const struct renewing *r, const char *cert, const char *code)
+{
+    mp_error_clear();
+    CHECK(mp_http_renew(r->http, cert, cert) != MP_OK);
+    CHECK_STR(mp_error_last()->code, code);
+    CHECK_EQ(fault_open_fds(), r->fds);
+    check_serves(r);
+    wait_for_fds(r);
+}
+
+static void a_renewal_that_fails_changes_nothing(void)
+{
+    const struct mp_http_library library = mp_mhd;
+    struct renewing r = begin_renewing(CONNECTIONS);
+    enum mp_status status;
+    uint64_t n;
+
+    for (n = 0;; n++) {
+        fault_nth(FAULT_ALLOCATIONS | FAULT_BIT(fcntl) | FAULT_BIT(fstat), n);
+        status = mp_http_renew(r.http, NULL, NULL);
+        if (fault_end() == 0)
+            break;
+        CHECK(status != MP_OK && mp_error_last()->status == status);
+        CHECK_EQ(fault_open_fds(), r.fds);
+        check_serves(&r);
+        wait_for_fds(&r);
+    }
+    CHECK(status == MP_OK && n == 3);
+    wait_for_fds(&r);
+    check_renewal_fails(&r, "no certificate", "E_TLS");
+    mp_mhd.start_daemon = start_nothing;
+    check_renewal_fails(&r, NULL, "E_TLS");
+    keeps_socket = true;
+    check_renewal_fails(&r, NULL, "E_TLS");
+    mp_mhd = library;
+    mp_mhd.get_daemon_info = know_nothing;
+    check_renewal_fails(&r, NULL, "E_LISTEN");
+    mp_mhd = library;
+    end_renewing(&r);
+}
+
+/* Where a daemon's own thread cannot be made to quiesce it, another one does. */
+static void a_daemon_is_quiesced_anyhow(void)
+{
+    const struct mp_http_library library = mp_mhd;
+    struct renewing r = begin_renewing(CONNECTIONS);
+
+    no_pairs = true;
+    CHECK_EQ(mp_http_renew(r.http, NULL, NULL), MP_OK);
+    no_pairs = false;
+    wait_for_fds(&r);
+    mp_mhd.add_connection = add_no_connection;
+    CHECK_EQ(mp_http_renew(r.http, NULL, NULL), MP_OK);
+    mp_mhd = library;
+    wait_for_fds(&r);
+    check_serves(&r);
+    end_renewing(&r);
+}
+
+/* A daemon that goes on accepting is closed like others, and so is what asks it. */
+static void what_the_library_refuses_does_no_harm(void)
+{
+    const struct mp_http_library library = mp_mhd;
+    struct renewing r = begin_renewing(CONNECTIONS);
+    int fd = http_connect(r.port);
+
+    CHECK(fd >= 0 && strstr(ask_again(fd), "\"ok\"") != NULL);
+    mp_mhd.quiesce_daemon = go_on;
+    CHECK_EQ(mp_http_renew(r.http, NULL, NULL), MP_OK);
+    mp_mhd.add_response_header = add_nothing;
+    CHECK(strstr(ask_again(fd), "\"ok\"") != NULL);
+    mp_mhd = library;
+    CHECK(strstr(ask_again(fd), "Connection: close") != NULL);
+    close(fd);
+    wait_for_fds(&r);
+    check_serves(&r);
+    end_renewing(&r);
+}
+
+static void nothing_is_renewed_at_the_end(void)
+{
+    struct renewing r = begin_renewing(CONNECTIONS);
+    const int fd = http_connect(r.port);
+
+    CHECK(fd >= 0 && strstr(ask_again(fd), "\"ok\"") != NULL);
+    CHECK_EQ(mp_http_renew(r.http, NULL, NULL), MP_OK); /* one is retired, and has a connection */
+    mp_http_refuse(r.http);
+    CHECK_EQ(http_connect(r.port), -1);
+    mp_error_clear();
+    CHECK_EQ(mp_http_renew(r.http, NULL, NULL), MP_ERR_BUSY);
+    CHECK_STR(mp_error_last()->code, "E_SERVER_STOPPING");
+    CHECK(strstr(ask_again(fd), "\"ok\"") != NULL);
+    close(fd);
+    end_renewing(&r);
 }
 
 /* ---- keys, addresses */
@@ -366,6 +688,13 @@ int main(void)
     open_session();
     RUN(every_allocation_of_a_request_fails_once);
     RUN(every_allocation_of_a_start_fails_once);
+    RUN(an_answer_outlives_its_daemon);
+    RUN(nobody_is_refused_meanwhile);
+    RUN(all_daemons_share_the_limit);
+    RUN(a_renewal_that_fails_changes_nothing);
+    RUN(a_daemon_is_quiesced_anyhow);
+    RUN(what_the_library_refuses_does_no_harm);
+    RUN(nothing_is_renewed_at_the_end);
     mp_chat_destroy(chat);
     mp_tokenizer_destroy(session.tokenizer);
     harness_close(&h);

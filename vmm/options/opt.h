@@ -46,6 +46,9 @@ struct mp_share {
 /* The share in bytes of `whole_bytes`. A size is returned unchanged, `auto` gives `auto_bytes`. */
 uint64_t mp_share_resolve(const struct mp_share *share, uint64_t whole_bytes, uint64_t auto_bytes);
 
+/* A size of 1 to 100 bytes: who writes "25" most often means "25%". */
+bool mp_share_seems_percent(const struct mp_share *share);
+
 struct mp_opt {
     const char *name; /* without prefix: "CHUNK_BYTES"; NULL ends the table */
     const char *dfl;  /* parsed like user input, so it is validated too */

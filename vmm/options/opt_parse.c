@@ -357,3 +357,8 @@ uint64_t mp_share_resolve(const struct mp_share *share, uint64_t whole_bytes, ui
     }
     mp_unreachable();
 }
+
+bool mp_share_seems_percent(const struct mp_share *share)
+{
+    return share->kind == MP_SHARE_BYTES && share->amount > 0 && share->amount <= 100;
+}

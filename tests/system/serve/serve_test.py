@@ -4,7 +4,7 @@
 api: every path, streams, refusals, keys, TLS, curl; the same text as `run`, alone and in company.
 client: the official `openai` client (skipped where Python has none).
 limits: hostile and half-open requests, clients that leave, full queues, and many connections.
-stop: SIGTERM while answers are under way, SIGHUP for new keys.
+stop: SIGTERM while answers are under way, also over TLS with certificates that came and went.
 """
 import http.client
 import json
@@ -12,6 +12,7 @@ import os
 import re
 import shutil
 import signal
+import ssl
 import subprocess
 import sys
 import tempfile
@@ -92,7 +93,12 @@ def check_refusals(server):
     refused(server, 400, "E_REQUEST", {"messages": [{"role": "wizard", "content": "a"}]},
             "/v1/chat/completions")
     refused(server, 404, "E_NO_PATH", None, "/v1/none", "GET")
-    refused(server, 404, "E_NO_PATH", None, "/v1/completions", "GET")
+    refused(server, 404, "E_NO_PATH", None, "/v1/models/other", "GET")
+    assert json.loads(server.ask("GET", "/v1/models/tiny-moe")[1]) == json.loads(server.ask("GET", "/v1/models")[1])["data"][0]
+    assert server.ask("HEAD", "/health") == (200, "") and server.ask("HEAD", "/v1/completions") == (405, "")
+    refused(server, 400, "E_REQUEST_KEY", {"prompt": "a", "best_of": 2})
+    server.post("/v1/completions", prompt="a", max_tokens=1, best_of=1, echo=False, suffix=None, frequency_penalty=0.0)
+    check_methods(server)
     s = connect(server)
     s.sendall(b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: 5000000\r\n\r\n")
     assert b" 413 " in s.recv(100)
@@ -100,7 +106,23 @@ def check_refusals(server):
     refused(server, 403, "E_ORIGIN", {"prompt": "a"}, headers={"Origin": "http://evil.example"})
     refused(server, 403, "E_ORIGIN", {"prompt": "a"}, headers={"Host": "evil.example"})
     refused(server, 400, "E_REQUEST", {"budget": "much"}, "/moepager/budget")
-    refused(server, 400, "E_BUDGET_SMALL", {"budget": "1"}, "/moepager/budget")
+    refused(server, 400, "E_BUDGET_SMALL", {"budget": "1KiB"}, "/moepager/budget")
+    assert "did you mean 25%?" in refused(server, 400, "E_BUDGET_SMALL", {"budget": "25"}, "/moepager/budget")
+
+
+def check_methods(server):
+    """A path has its methods; another path has none at all."""
+    for method, path, allowed in [("GET", "/v1/completions", "POST"), ("POST", "/", "GET, HEAD"),
+                                  ("PUT", "/health", "GET, HEAD"), ("OPTIONS", "/tokenize", "POST"),
+                                  ("DELETE", "/v1/models/tiny-moe", "GET, HEAD")]:
+        c = http.client.HTTPConnection("127.0.0.1", server.port, timeout=120)
+        c.request(method, path)
+        r = c.getresponse()
+        text = r.read().decode()
+        assert (r.status, r.getheader("Allow")) == (405, allowed), (path, r.status, text)
+        assert json.loads(text)["error"]["code"] == "E_METHOD", text
+        c.close()
+    refused(server, 404, "E_NO_PATH", None, "/v1/completions/", "POST")
 
 
 def check_page_and_state(server):
@@ -110,7 +132,7 @@ def check_page_and_state(server):
     state = json.loads(server.ask("GET", "/moepager/state")[1])
     assert len(state["residents"]) == state["layers"]
     assert all(len(r) == state["experts"] for r in state["residents"])
-    before = run("def main(", "--max-tokens", "12")
+    before, had = run("def main(", "--max-tokens", "12"), {}
     for budget in ["10%", "50%", "all"]:
         made = server.post("/moepager/budget", budget=budget)["budget_bytes"]
         state = json.loads(server.ask("GET", "/moepager/state")[1])
@@ -121,6 +143,8 @@ def check_page_and_state(server):
             server.ask("GET", "/moepager/state")[1])["residents"])
         whole = state["layers"] * state["experts"]
         assert held * state["expert_bytes"] / whole <= made, (held, made)
+        had[budget] = held
+    assert had["10%"] < had["50%"] < had["all"], had
     assert sum(map(sum, state["uses"])) > 0
 
 
@@ -175,6 +199,7 @@ def check_keys(folder):
         refused(server, 401, "E_KEY", body)
         refused(server, 401, "E_KEY", body, headers={"Authorization": "Bearer first-key-012345678"})
         refused(server, 401, "E_KEY", None, "/metrics", "GET")
+        refused(server, 401, "E_KEY", None, "/metrics", "POST")
         refused(server, 401, "E_KEY", None, "/moepager/state", "GET")
         first = {"Authorization": "Bearer first-key-0123456789"}
         second = {"Authorization": "Bearer other-key-0123456789"}
@@ -190,17 +215,117 @@ def check_keys(folder):
         refused(server, 401, "E_KEY", body, headers=first)
 
 
-def check_tls(folder):
-    cert, key = os.path.join(folder, "cert.pem"), os.path.join(folder, "key.pem")
+def make_certificate(folder, name):
+    cert, key = os.path.join(folder, name + ".cert"), os.path.join(folder, name + ".key")
     subprocess.run(["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt",
                     "ec_paramgen_curve:prime256v1", "-nodes", "-keyout", key, "-out", cert, "-days",
                     "1", "-subj", "/CN=localhost", "-addext", "subjectAltName=IP:127.0.0.1"],
                    check=True, capture_output=True)
+    return cert, key
+
+
+def check_tls(folder):
+    cert, key = make_certificate(folder, "one")
     with Server("--tls-cert", cert, "--tls-key", key) as server:
         out = subprocess.run(["curl", "-s", "--cacert", cert,
                               f"https://127.0.0.1:{server.port}/health"],
                              capture_output=True, text=True, check=True).stdout
         assert json.loads(out) == {"status": "ok"}
+
+
+class Renewed:
+    """A server with TLS whose certificates are exchanged while it runs."""
+
+    def __init__(self, folder):
+        self.pairs = [make_certificate(folder, name) for name in ("one", "two")]
+        self.files = [os.path.join(folder, name) for name in ("cert", "key")]
+        self.put(*self.pairs[0])
+
+    def put(self, cert, key):
+        for source, target in zip((cert, key), self.files):
+            shutil.copy(source, target)
+
+    def flags(self):
+        return ["--tls-cert", self.files[0], "--tls-key", self.files[1], "--log", "info"]
+
+    def reload(self, server, line):
+        """The next line of the log that is about certificates says this."""
+        server.process.send_signal(signal.SIGHUP)
+        for text in server.process.stderr:
+            if "certificate" in text:
+                assert line in text, text
+                return
+        raise AssertionError("the server has ended")
+
+    def check_seen(self, server, number):
+        """A new connection has this certificate, and trusts it; a request works."""
+        with open(self.pairs[number][0]) as file:
+            wanted = file.read()
+        c = self.connect(server, number)
+        assert ssl.DER_cert_to_PEM_cert(c.sock.getpeercert(True)).strip() == wanted.strip()
+        c.request("GET", "/health")
+        r = c.getresponse()
+        assert (r.status, r.read()) == (200, b'{"status":"ok"}\n')
+        c.close()
+
+    def connect(self, server, number):
+        context = ssl.create_default_context(cafile=self.pairs[number][0])
+        c = http.client.HTTPSConnection("127.0.0.1", server.port, timeout=120, context=context)
+        c.connect()
+        return c
+
+    def begin_stream(self, server, number):
+        c = self.connect(server, number)
+        c.request("POST", "/v1/completions", json.dumps({**LONG, "stream": True}))
+        r = c.getresponse()
+        assert r.status == 200 and r.read(20).startswith(b"data: ")
+        return r
+
+
+def check_renewed(folder, wanted):
+    renewed = Renewed(folder)
+    (cert, key), (_, other_key) = renewed.pairs
+    with Server("--batch", "4", "--grace", "900", *renewed.flags(), end=False) as server:
+        renewed.check_seen(server, 0)
+        kept, first = renewed.connect(server, 0), renewed.begin_stream(server, 0)
+        # Files that are the same change nothing.
+        renewed.reload(server, "read the certificate again")
+        kept.request("GET", "/health")
+        r = kept.getresponse()
+        assert r.read() and r.getheader("Connection") != "close"
+        bad = os.path.join(folder, "bad")
+        with open(bad, "w") as file:
+            file.write("-----BEGIN CERTIFICATE-----\nno\n")
+        for pair in [(bad, key), (cert, bad), (cert, other_key)]:
+            renewed.put(*pair)
+            renewed.reload(server, "the certificate and key stay as they were")
+            renewed.check_seen(server, 0)
+        for path in renewed.files:
+            renewed.put(cert, key)
+            os.remove(path)
+            renewed.reload(server, f"the certificate and key stay as they were: cannot open '{path}'")
+            renewed.check_seen(server, 0)
+        renewed.put(*renewed.pairs[1])
+        renewed.reload(server, "read the certificate again")
+        renewed.check_seen(server, 1)
+        second = renewed.begin_stream(server, 1)
+        for i in range(4):
+            renewed.put(*renewed.pairs[i % 2])
+            renewed.reload(server, "read the certificate again")
+            renewed.check_seen(server, i % 2)
+        # A connection that is open goes on with what it began with, to its next reply.
+        kept.request("GET", "/metrics")
+        r = kept.getresponse()
+        text = r.read().decode()
+        assert r.status == 200 and r.getheader("Connection").lower() == "close"
+        assert int(re.search(r"^moepager_answers_running (\d+)$", text, re.M).group(1)) == 2, text
+        server.process.send_signal(signal.SIGTERM)
+        for r in (first, second):
+            text = "data: " + r.read().decode().split("data: ", 1)[1]
+            assert text.endswith("data: [DONE]\n\n"), text[-300:]
+            events = [json.loads(e[6:]) for e in text.split("\n\n")[:-2]]
+            got = "".join(e["choices"][0]["text"] for e in events)
+            assert got and wanted.endswith(got), (got[-100:], wanted[-100:])
 
 
 SCHEMA = {"type": "object", "additionalProperties": False, "required": ["kind", "count", "done"],
@@ -269,6 +394,7 @@ def case_client():
         client = openai.OpenAI(base_url=f"http://127.0.0.1:{server.port}/v1", api_key="none",
                                max_retries=0)
         assert client.models.list().data[0].id == "tiny-moe"
+        assert client.models.retrieve("tiny-moe").id == "tiny-moe"
         r = client.chat.completions.create(model="tiny-moe", max_tokens=20,
                                            messages=[{"role": "user", "content": "hi"}])
         assert r.choices[0].message.content and r.usage.total_tokens > 0
@@ -439,6 +565,10 @@ def case_stop():
                 break
             text += got
         assert b"E_SERVER_STOPPING" in text, text[-300:]
+    if shutil.which("openssl"):
+        wanted = run(LONG["prompt"], "--max-tokens", str(LONG["max_tokens"]), "--ignore-eos")
+        with tempfile.TemporaryDirectory() as folder:
+            check_renewed(folder, wanted)
 
 
 globals()[f"case_{CASE}"]()

@@ -83,7 +83,9 @@ def run(prompt, *flags):
 def refused(server, status, code, body, path="/v1/completions", method="POST", headers=None):
     got, text = server.ask(method, path, body, headers)
     assert got == status, (got, status, text)
-    assert json.loads(text)["error"]["code"] == code, text
+    error = json.loads(text)["error"]
+    assert error["code"] == code, text
+    return error["message"]
 
 
 def connect(server):

@@ -33,6 +33,9 @@ static void a_server_is_refused_with_what_to_install(void)
     CHECK_EQ(mp_http_start(&config, &http), MP_ERR_UNSUPPORTED);
     CHECK_STR(mp_error_last()->code, "E_NO_HTTP");
     CHECK(http == NULL);
+    mp_error_clear();
+    CHECK_EQ(mp_http_renew(http, NULL, NULL), MP_ERR_UNSUPPORTED);
+    CHECK_STR(mp_error_last()->code, "E_NO_HTTP");
 }
 
 static void the_rest_does_nothing(void)
