@@ -8,9 +8,11 @@ Needs `pip install jinja2`; its settings are those of `apply_chat_template` of t
 form renders tests/data/chat/*.jinja, written for this purpose, for each conversation of
 conversations() below, and the pieces of language of PIECES, and writes cases.json. The second does
 the same for templates of published models, and has the test program (unit/engine/jinja_cases_test)
-compare: prints how many conversations are equal, of how many.
+compare: prints a row for each template, how many conversations are equal and how many of them both
+refuse, and a sum.
 
-cases.json: [{"name", "template", "variables": [{...}], "texts": ["..." or null: it must fail]}]
+cases.json: {"variables": {SET: [{...}]},
+             "cases": [{"name", "template", "variables": SET, "texts": ["..." or null: it must fail]}]}
 """
 import datetime
 import glob
@@ -267,8 +269,10 @@ a<nl>  {%+ if true %}b{% endif %}<nl><nl>
 {{ (1,) }} {{ () }} {{ (1, 2) == [1, 2] }} {{ (1,) == (1,) }} {{ (1, 2)[:1] }} {{ true + 1 }} {{ true ~ '' }}
 """
 
+SETS = {"conversations": conversations(), "pieces": [VARIABLES]}
 
-def failures_of(text, variables):
+
+def texts_of(text, variables):
     env = environment()
     try:
         template = env.from_string(text)
@@ -285,26 +289,34 @@ def failures_of(text, variables):
 
 def case(name, text, variables):
     return {"name": name, "template": text, "variables": variables,
-            "texts": failures_of(text, variables)}
+            "texts": texts_of(text, SETS[variables])}
 
 
-def case_of(path, variables):
+def case_of(path):
     with open(path, newline="") as file:
-        return case(os.path.basename(path), file.read(), variables)
+        return case(os.path.basename(path), file.read(), "conversations")
+
+
+def write(file, cases):
+    json.dump({"variables": SETS, "cases": cases}, file, ensure_ascii=False, separators=(",", ":"))
+    file.write("\n")
+    file.flush()
 
 
 def check(program, paths):
     equal = total = 0
+    print("| template | equal | of | both refuse |\n|---|--:|--:|--:|")
     for path in paths:
+        one = case_of(path)
         with tempfile.NamedTemporaryFile("w", suffix=".json") as file:
-            json.dump([case_of(path, conversations())], file)
-            file.flush()
+            write(file, [one])
             done = subprocess.run([program, file.name], capture_output=True, text=True)
-        told = done.stdout.split()
-        equal += int(told[0]) if told else 0
-        total += len(conversations())
+        told = int((done.stdout.split() or ["0"])[0])
+        equal += told
+        total += len(one["texts"])
+        print(f"| {one['name']} | {told} | {len(one['texts'])} | {one['texts'].count(None)} |")
         if done.returncode != 0:
-            print(f"{path}: {done.stdout.strip()} {done.stderr.strip()[-400:]}")
+            print(done.stderr.strip()[-400:], file=sys.stderr)
     print(f"{equal} of {total} conversations with {len(paths)} templates are equal")
     sys.exit(equal != total)
 
@@ -312,12 +324,11 @@ def check(program, paths):
 def main():
     if sys.argv[1:2] == ["--check"]:
         check(sys.argv[2], sys.argv[3:])
-    cases = [case_of(path, conversations()) for path in sorted(glob.glob(os.path.join(HERE, "*.jinja")))]
+    cases = [case_of(path) for path in sorted(glob.glob(os.path.join(HERE, "*.jinja")))]
     pieces = [line.replace("<nl>", "\n") for line in PIECES.strip("\n").split("\n")]
-    cases += [case(f"piece {i}", text, [VARIABLES]) for i, text in enumerate(pieces)]
+    cases += [case(f"piece {i}", text, "pieces") for i, text in enumerate(pieces)]
     with open(os.path.join(HERE, "cases.json"), "w") as file:
-        json.dump(cases, file, ensure_ascii=False, separators=(",", ":"))
-        file.write("\n")
+        write(file, cases)
 
 
 main()
