@@ -64,23 +64,38 @@ TAIL = '''
   its three queues fit tighter than SMoE's two pointers. With SMoE's assignment it is as slow: `moepager simulate --machine
   rtx3080ti-i9 --model deepseek-moe-16b --profile hybrimoe --assign two-pointer --prompt-tokens 128 --gen-tokens 4` (690 ms, SMoE 683,
   HybriMoE 625).
-- **8** (+Pre gains nothing): with one sequence demands keep the link busy, so a prefetch finds no time. +BA then takes
-  away the CPU's part of the work and gains more than in the paper.
+- **8** (+Pre gains nothing): with one sequence demands keep the link busy, so a prefetch finds no time. `moepager simulate --machine
+  rtx3080ti-i9 --model deepseek-moe-16b --profile lru --evict score --route smoe --smoe-alpha 0.35 --top-score-alpha 0.35 --prompt-tokens 16
+  --gen-tokens 32`, without and with `--predict partial --prefetch top-score`: 53.4 and 53.2 ms, hits 58 and 56 %. With four times the link
+  (`--set link_gbps=100`) 17.9 and 17.0 ms, -5 %; with a framework's time (`--set launch_us=60`) hits rise by 9 points, as in the
+  paper, but predicting costs kernels: 76.6 and 78.9 ms. +BA then takes away the CPU's part of the work and gains more than in the paper.
 - **11, 14, 16** (HybriMoE ahead of DALI): DALI describes HybriMoE as a static threshold on tokens (1, 3.1, A.4).
   HybriMoE's own paper fills queues by simulated finishing times, which is what our profile does; those count the waiting for
   the link that DALI's eq. 5 leaves out. With a threshold (`--profile hybrimoe --assign threshold`) DALI is ahead (rows
-  11 and 14). In 16, scores (HybriMoE's cache) contain all there is to know of made-up routing, and a cache that
-  changes at every load follows it faster than eight swaps in four steps.
+  11 and 14). In 16, two things: HybriMoE's cache knows scores, which contain all there is to know of made-up routing, and DALI's swaps take the
+  link. `moepager simulate --machine rtx3090-epyc7532 --batches 4 --budget 50% --assign greedy --predict none --prefetch none --model
+  deepseek-v2-lite-q4`: DALI 18.1 ms, HybriMoE 17.6, without scores (`--evict lru`) 18.1, that is as slow, with as many hits (55 %).
+  With `mixtral-8x7b-q4` DALI takes 121.6 ms (link busy 68 %), with swaps at each step (`--workload-w 1`) 157.2 (98 %), HybriMoE 106.4 (49 %).
 - **23 to 26, 28** (PreScope behind): 32 GB hold nearly all of DeepSeek-V2-Lite and Moonlight, so there is little to page
   (99.6 % hits, synthetic), and PreScope pays for its predictions: they delay the step here and are hidden in the paper
   (6.4). With 24 GiB and hidden predictions the sign is the paper's: `moepager simulate --machine a100-32gb-xeon6230r
   --model deepseek-v2-lite --batches 16 --gen-tokens 16 --prompt-tokens 128 --set device_gib=24,llapor_us=0 --profile prescope` takes 39.9 ms
   per step, Fiddler 46.6, HybriMoE with `--partition hot-table` 43.0. A second version of that paper is said to use 24 GB.
+- **29** (the table and LLaPor gain nothing): for the same reasons. Without the table, with 24 GiB and hidden predictions: `moepager simulate
+  --machine v100-xeon6230r --model deepseek-v2-lite --batches 4 --gen-tokens 16 --prompt-tokens 128 --profile prescope --set
+  device_gib=24,llapor_us=0` 24.1 ms, with `--partition random` 26.2 (+9 %; hits 85 and 77 %). With `--machine a100-32gb-xeon6230r --model moonlight
+  --batches 32` LLaPor takes 56.5 ms there and the gate (`--predict gate`) 56.7; with 32 GB and the paper's time of a prediction 68.2 and 48.3.
 - **32, 36, 38, 39** (MoEpic ahead by less; its partition and theta gain next to nothing): made-up layers differ little
-  from each other, so there is little to move, and the link is busy nearly all the time whatever theta is. The prompt of 36
-  takes longer with the partition. Our baselines load in time what the paper says they do not: their TPOT of 136 to 248 ms
-  is mostly a framework's. A partition that only waits for an idle device would wait for the end of the text, because
-  prefetches leave no such moment; when it is due, prefetching pauses until it has moved.
+  from each other, so there is little to move, and the link is busy nearly all the time whatever theta is. Our baselines load in time what
+  the paper says they do not: their TPOT of 136 to 248 ms is mostly a framework's. With such a time prefetching gains what the paper
+  says (38): `moepager simulate --machine a6000-xeon8358p --model qwen1.5-moe --profile moepic --budget 20% --fixed-point-tau 1000000000
+  --fixed-point-theta 6 --gen-tokens 32 --prompt-tokens 16 --slices 8 --warm 64 --set launch_us=60` takes 72.9 ms, with theta 8 73.2, 16 72.4, cache
+  only 122.1: -40 to -41 %, whatever theta is. The prompt of 36 takes longer with the partition because theta rises: with equal
+  shares it takes 371 ms with theta 1/2 and 422 with `--fixed-point-theta 16`, where a step takes 83.2 ms. A partition that only waits for an
+  idle device would wait for the end of the text, because prefetches leave no such moment; when it is due, prefetching pauses until it has moved.
+- **33** (MoEpic's prompt 0.7 % behind MoE-Infinity's): the partition, as in 36. Row 33's command with equal shares
+  (`--fixed-point-tau 1000000000` instead of 500) takes 713.1 ms, MoE-Infinity 734.8. The link is busy for 98 and 91 % of that, so there is
+  little to gain by any policy that misses as much.
 
 - **40 to 44** (Prism): requests take a tenth of the paper's time, because its framework's time per layer is not modelled, and
   placement then weighs more: Prism gains more against the best other (41, 42), and migration more (43). Paging from host memory
