@@ -40,4 +40,6 @@ mp_package(cluster moepager-mpi misc
     "Runs Mixture-of-Experts models on several machines over MPI\n What 'moepager' loads when a cluster runs."
     "moepager ${same}")
 set(CPACK_DEBIAN_PROGRAM_PACKAGE_RECOMMENDS "libmicrohttpd12, libedit2") # loaded by serve and chat
+set(CPACK_DEBIAN_PROGRAM_PACKAGE_SUGGESTS "python3-matplotlib") # plot
+set(CPACK_DEBIAN_CLUSTER_PACKAGE_RECOMMENDS openmpi-bin) # mpirun
 include(CPack)
