@@ -46,7 +46,7 @@ engine/text/grammar: vmm/base vmm/format engine/text
 engine/model:       vmm/* kernels/cpu policy engine/model/arch engine/model/sidecar
 engine/model/arch:  vmm/base engine/model
 engine/model/gguf:  vmm/* engine/model engine/model/arch
-engine/model/sidecar: vmm/* policy engine/model
+engine/model/sidecar: vmm/* policy policy/lookahead engine/model
 engine/repack:      vmm/* policy engine/model engine/model/arch
 engine/convert:     vmm/* kernels/cpu kernels/cpu/quant engine/model engine/model/arch engine/pool engine/text
 engine/gpu:         vmm/* kernels/* policy

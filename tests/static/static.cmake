@@ -1,5 +1,5 @@
 # Checks of the tree itself, and of what was generated or built from it.
-foreach(check check_layers check/source check/errors check/docs)
+foreach(check check_layers check/source check/errors check/docs check/security)
     string(REPLACE check/ check_ test ${check})
     add_test(NAME static/${test} COMMAND tools/${check}.sh WORKING_DIRECTORY ${PROJECT_SOURCE_DIR})
     set_tests_properties(static/${test} PROPERTIES LABELS static)

@@ -30,6 +30,7 @@ def refused(code, exit_code, call, *arguments, **options):
 # texts are values whatever they begin with; paths may be objects; what is off is left out
 assert moepager.run(pathlib.Path("models/tiny-moe"), "--help", max_tokens=1, ctx=None, ignore_eos=True)["finish"] == "length"
 assert moepager.run("models/tiny-moe", "ä → 5", max_tokens=1, special=False)["prompt_tokens"] > 1
+assert moepager.run("models/tiny-moe", "--version", max_tokens=1)["prompt_tokens"] > 1
 assert moepager.command("tokenize", model="models/tiny-moe", prompt="sort")
 assert moepager.simulate("host-disk", "qwen1.5-moe", profile="lru", budget="50%", gen_tokens=4)["rows"]
 refused("E_CKPT_DIR", 3, moepager.run, "/nonexistent", "x")

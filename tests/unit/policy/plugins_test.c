@@ -90,6 +90,30 @@ static void what_others_can_write_is_refused(void)
     CHECK(mp_policy_find(MP_POLICY_EVICT, "newest") == NULL);
 }
 
+static bool exchanges;
+
+void *__real_dlopen(const char *path, int flags);
+void *__wrap_dlopen(const char *path, int flags);
+
+/* Between the look at the file and its loading another one takes its name. */
+void *__wrap_dlopen(const char *path, int flags)
+{
+    if (exchanges) {
+        copy("CLASH.so", "other.so");
+        CHECK_EQ(rename(at("other.so"), at("looked.so")), 0);
+    }
+    return __real_dlopen(path, flags);
+}
+
+static void what_was_looked_at_is_loaded(void)
+{
+    copy("ABI.so", "looked.so");
+    exchanges = true;
+    refused(at("looked.so"), "made for ABI 6, need 5; build it again");
+    exchanges = false;
+    refused(at("looked.so"), "there is a admit policy 'always' already");
+}
+
 static void what_is_no_file_is_refused(void)
 {
     static char path_of_1100[1101];
@@ -227,6 +251,7 @@ int main(int argc, char **argv)
     umask(077);
     RUN(nothing_is_loaded_of_no_path);
     RUN(what_others_can_write_is_refused);
+    RUN(what_was_looked_at_is_loaded);
     RUN(what_is_no_file_is_refused);
     RUN(what_is_no_plugin_is_refused);
     RUN(failing_calls_are_reported);

@@ -116,7 +116,12 @@ def draw_lines(axes, lines, dashed, ylabel):
                   marker=None if plain and not single else "o", color="black" if plain else None)
     axes.set(xlabel=f"budget, {name}", ylabel=ylabel, xlim=(0, None), ylim=(0, None))
     axes.grid(alpha=0.3)
-    axes.figure.legend(loc="outside right upper")
+    put_legend(axes)
+
+
+def put_legend(axes):
+    """Right of the axes: "outside" as a location is known from matplotlib 3.7 on, Debian 12 has 3.6."""
+    axes.legend(loc="upper left", bbox_to_anchor=(1.01, 1), borderaxespad=0)
 
 
 def draw_hits(axes, args):
@@ -150,7 +155,7 @@ def draw_timeline(axes, args):
     axes.axvline(whole, color="black", linestyle=":", label="from begin to end")
     axes.invert_yaxis()
     axes.set(xlabel="seconds in spans (those inside of others count, too)")
-    axes.figure.legend(loc="outside right upper")
+    put_legend(axes)
 
 
 def draw_speed(axes, args):
