@@ -1,65 +1,61 @@
 /*
- * `moepager plan`: what a machine can do with a model, before anything is run. Simulates profiles
- * at several budgets (policy/sim/sim.h) and takes the best one of each.
+ * `moepager plan`: what a machine can do with a model. Simulates profiles at several budgets
+ * (policy/sim/sim.h) and takes the best one of each; on this machine that one is then run.
  */
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
 
 #include "engine/cli/commands.h"
-#include "engine/cli/plan_facts.h"
-#include "policy/sim/sim.h"
+#include "engine/cli/plan_int.h"
 #include "vmm/base/error.h"
-#include "vmm/base/text.h"
-#include "vmm/output/json_out.h"
 
-#define ROWS_MAX 24
-#define GPUS_MAX 16
-#define PROFILES_MAX 16
 #define PROFILES "gate-best,gate-lru,lru,auto"
 #define BUDGETS "5%,10%,20%,30%,40%,50%,75%,100%"
-#define READS_SHOW 1.02 /* steps that reads make no longer tell nothing of a read */
-#define WARM_STEPS 64   /* before the prompt: a run has more tokens than are simulated */
-#define SEARCH_STEPS 7  /* halves the step of the table so often */
+#define WARM_STEPS 64  /* before the prompt: a run has more tokens than are simulated */
+#define SEARCH_STEPS 7 /* halves the step of the table so often */
 
-struct row {
-    char name[64];                    /* of a machine of the list of GPUs */
-    const struct mp_profile *profile; /* the best one; NULL: the model does not fit */
-    struct mp_sim_result result;
-    uint64_t memory_bytes;
-    bool fits; /* into the machine's memory */
-    const char *limit;
-};
-
-struct plan {
-    const struct mp_args *args;
-    const struct mp_settings *settings;
-    struct mp_plan_facts facts;
-    struct mp_sim_fit fit;
-    struct mp_replay_trace file;         /* of --from-trace */
-    const struct mp_replay_trace *trace; /* NULL: routing is synthetic */
-    struct mp_profile profiles[PROFILES_MAX];
-    size_t profile_count;
-    double target_ms; /* 0: none */
-    struct row rows[ROWS_MAX], least, gpus[GPUS_MAX];
-    size_t row_count, gpu_count;
-};
-
-static double tpot_ms(const struct mp_sim_result *r)
+double mp_plan_simulated_ms(const struct mp_plan_row *row)
 {
+    const struct mp_sim_result *r = &row->result;
+
     return r->decode_steps > 0 ? (double)r->decode_ns / 1e6 / (double)r->decode_steps : 0;
 }
 
-static double tokens_per_s(const struct mp_sim_result *r)
+double mp_plan_tpot_ms(const struct mp_plan_row *row)
 {
-    return r->decode_ns > 0 ? (double)r->decode_tokens * 1e9 / (double)r->decode_ns : 0;
+    return row->trial.runs > 0 ? row->trial.tpot_ms : row->scale * mp_plan_simulated_ms(row);
 }
 
-static double hit_rate(const struct mp_sim_result *r)
+/* How much longer a token took than simulated at this budget, by the nearest budgets that were
+ * run. */
+static double scale_at(const struct mp_plan *p, uint64_t budget_bytes)
 {
-    const uint64_t all = r->counters.hits + r->counters.misses + r->counters.elsewhere;
+    const struct mp_plan_row *below = NULL, *above = NULL;
+    double scale[2], part;
 
-    return all > 0 ? (double)r->counters.hits / (double)all : 0;
+    for (size_t i = 0; i < p->row_count; i++) {
+        const struct mp_plan_row *row = &p->rows[i];
+        const uint64_t bytes = row->result.budget_bytes;
+
+        if (row->trial.runs == 0 || mp_plan_simulated_ms(row) <= 0)
+            continue;
+        if (bytes <= budget_bytes && (below == NULL || bytes > below->result.budget_bytes))
+            below = row;
+        if (bytes >= budget_bytes && (above == NULL || bytes < above->result.budget_bytes))
+            above = row;
+    }
+    if (below == NULL && above == NULL)
+        return 1;
+    below = below != NULL ? below : above;
+    above = above != NULL ? above : below;
+    scale[0] = below->trial.tpot_ms / mp_plan_simulated_ms(below);
+    scale[1] = above->trial.tpot_ms / mp_plan_simulated_ms(above);
+    if (below->result.budget_bytes == above->result.budget_bytes)
+        return scale[0];
+    part = (double)(budget_bytes - below->result.budget_bytes) /
+           (double)(above->result.budget_bytes - below->result.budget_bytes);
+    return scale[0] + part * (scale[1] - scale[0]);
 }
 
 /* Of the time of decode: waiting for experts, the device's work, or that of the CPU beside it. */
@@ -74,8 +70,8 @@ static const char *limit_of(const struct mp_sim_machine *machine, bool on_host,
 }
 
 /* The best profile at this budget. Too small a budget is no failure: the row has no profile. */
-static enum mp_status run_budget(const struct plan *p, const struct mp_sim_machine *machine,
-                                 bool on_host, struct mp_share budget, struct row *row)
+static enum mp_status run_budget(const struct mp_plan *p, const struct mp_sim_machine *machine,
+                                 bool on_host, struct mp_share budget, struct mp_plan_row *row)
 {
     row->profile = NULL;
     for (size_t i = 0; i < p->profile_count; i++) {
@@ -110,18 +106,19 @@ static enum mp_status run_budget(const struct plan *p, const struct mp_sim_machi
     }
     if (row->profile == NULL)
         return MP_OK;
+    row->scale = machine == &p->facts.machine ? scale_at(p, row->result.budget_bytes) : 1;
     row->memory_bytes = row->result.budget_bytes + p->facts.fixed_bytes;
     row->fits = (double)row->memory_bytes <= machine->device_gib * (1 << 30);
     row->limit = limit_of(machine, on_host, &row->result);
     return MP_OK;
 }
 
-static bool reaches(const struct plan *p, const struct row *row)
+static bool reaches(const struct mp_plan *p, const struct mp_plan_row *row)
 {
-    return row->profile != NULL && row->fits && tpot_ms(&row->result) <= p->target_ms;
+    return row->profile != NULL && row->fits && mp_plan_tpot_ms(row) <= p->target_ms;
 }
 
-static enum mp_status run_table(struct plan *p)
+static enum mp_status run_table(struct mp_plan *p)
 {
     static const struct mp_opt opt = { .name = "budget", .kind = MP_OPT_SHARE, .max = UINT64_MAX };
     const char *budgets = p->args->budgets != NULL ? p->args->budgets : BUDGETS;
@@ -135,16 +132,49 @@ static enum mp_status run_table(struct plan *p)
             return mp_fail(MP_ERR_CONFIG, "E_USAGE",
                            "--budget: got '%s', need a size or a share such as 25%%",
                            mp_quote(quoted, part, strlen(part)));
-        if (p->row_count == ROWS_MAX)
-            return mp_fail(MP_ERR_CONFIG, "E_USAGE", "--budget: at most %d of them", ROWS_MAX);
+        if (p->row_count == MP_PLAN_ROWS_MAX)
+            return mp_fail(MP_ERR_CONFIG, "E_USAGE", "--budget: at most %d of them",
+                           MP_PLAN_ROWS_MAX);
         status = run_budget(p, &p->facts.machine, p->facts.on_host, share, &p->rows[p->row_count]);
         p->row_count++;
     }
     return status;
 }
 
+/* Of the rows for this machine, as the simulator has chosen them; not where a trace or a change
+ * asks what would be. */
+static enum mp_status run_trials(struct mp_plan *p)
+{
+    struct mp_trial trials[MP_PLAN_ROWS_MAX];
+    struct mp_plan_row *rows[MP_PLAN_ROWS_MAX];
+    size_t count = 0;
+    enum mp_status status;
+
+    if (!p->facts.measured_run || p->args->from_trace != NULL || p->args->changes != NULL)
+        return MP_OK;
+    for (size_t i = 0; i < p->row_count; i++) {
+        const struct mp_sim_result *r = &p->rows[i].result;
+
+        if (p->rows[i].profile == NULL || !p->rows[i].fits)
+            continue;
+        rows[count] = &p->rows[i];
+        trials[count++] = (struct mp_trial){
+            .policies = p->rows[i].profile,
+            .budget_bytes = r->budget_bytes,
+            .expected_prefill_ns = r->prefill_ns,
+            .expected_step_ns = (uint64_t)(1e6 * mp_plan_simulated_ms(&p->rows[i])),
+        };
+    }
+    if (count == 0)
+        return MP_OK;
+    status = mp_plan_try(p->args, p->settings, trials, count);
+    for (size_t i = 0; i < count && status == MP_OK; i++)
+        rows[i]->trial = trials[i];
+    return status;
+}
+
 /* From the smallest row that reaches the target down to the next smaller one, by halves. */
-static enum mp_status find_least(struct plan *p)
+static enum mp_status find_least(struct mp_plan *p)
 {
     enum mp_status status = MP_OK;
     uint64_t low = 0, high = UINT64_MAX;
@@ -163,7 +193,7 @@ static enum mp_status find_least(struct plan *p)
     }
     for (unsigned i = 0; i < SEARCH_STEPS && high != UINT64_MAX && status == MP_OK; i++) {
         const uint64_t middle = low + (high - low) / 2;
-        struct row row;
+        struct mp_plan_row row;
 
         status = run_budget(p, &p->facts.machine, p->facts.on_host,
                             (struct mp_share){ MP_SHARE_BYTES, middle }, &row);
@@ -178,18 +208,18 @@ static enum mp_status find_least(struct plan *p)
 }
 
 /* The built-in machines with a GPU, each with what its memory leaves for experts. */
-static enum mp_status run_gpus(struct plan *p)
+static enum mp_status run_gpus(struct mp_plan *p)
 {
     enum mp_status status = MP_OK;
 
     for (const struct mp_sim_text *text = mp_sim_machines; text->name != NULL; text++) {
         struct mp_sim_machine machine;
-        struct row *row = &p->gpus[p->gpu_count];
+        struct mp_plan_row *row = &p->gpus[p->gpu_count];
 
         status = mp_sim_machine_read(text->name, &machine);
         if (status != MP_OK)
             return status;
-        if (machine.cpu_gflops == 0 || p->gpu_count == GPUS_MAX)
+        if (machine.cpu_gflops == 0 || p->gpu_count == MP_PLAN_GPUS_MAX)
             continue;
         snprintf(row->name, sizeof(row->name), "%s", text->name);
         status = run_budget(p, &machine, false, (struct mp_share){ MP_SHARE_AUTO, 0 }, row);
@@ -220,7 +250,7 @@ static enum mp_status parse_target(const char *text, double *ms_p)
     return MP_OK;
 }
 
-static enum mp_status resolve_profiles(struct plan *p)
+static enum mp_status resolve_profiles(struct mp_plan *p)
 {
     const char *list = p->args->profiles != NULL ? p->args->profiles : PROFILES;
     char name[MP_PART_BYTES];
@@ -232,173 +262,17 @@ static enum mp_status resolve_profiles(struct plan *p)
         for (unsigned kind = 0; kind < MP_POLICY_KIND_COUNT; kind++)
             names.policy[kind] =
                 p->settings->run.policy[kind][0] != '\0' ? p->settings->run.policy[kind] : NULL;
-        if (p->profile_count == PROFILES_MAX)
-            return mp_fail(MP_ERR_CONFIG, "E_USAGE", "--profile: at most %d of them", PROFILES_MAX);
+        if (p->profile_count == MP_PLAN_PROFILES_MAX)
+            return mp_fail(MP_ERR_CONFIG, "E_USAGE", "--profile: at most %d of them",
+                           MP_PLAN_PROFILES_MAX);
         status = mp_policy_resolve(&names, &p->profiles[p->profile_count++]);
     }
     return status;
 }
 
-static const char *routing_of(const struct plan *p)
-{
-    return p->args->from_trace != NULL ? "recorded" : p->trace != NULL ? "measured" : "synthetic";
-}
-
-static void print_row(const struct row *row)
-{
-    const struct mp_sim_result *r = &row->result;
-    char budget[MP_TEXT_SIZE_BYTES], memory[MP_TEXT_SIZE_BYTES];
-
-    printf("%8.1f %10s %10s %9.1f %9.2f %8.2f %6.1f  %-10s %s%s\n",
-           100 * (double)r->budget_bytes / (double)r->expert_bytes_all,
-           mp_text_size(r->budget_bytes, budget), mp_text_size(row->memory_bytes, memory),
-           (double)r->prefill_ns / 1e6, tpot_ms(r), tokens_per_s(r), 100 * hit_rate(r),
-           row->profile->name, row->limit, row->fits ? "" : ", too large");
-}
-
-static void print_target(const struct plan *p)
-{
-    const struct row *row = &p->least;
-    char budget[MP_TEXT_SIZE_BYTES], memory[MP_TEXT_SIZE_BYTES];
-
-    if (p->target_ms == 0)
-        return;
-    if (row->profile == NULL)
-        printf("\nno budget of the table that fits reaches %g ms per token\n", p->target_ms);
-    else
-        printf("\n%g ms per token: budget %s (%.1f %%), %s in all, profile %s\n", p->target_ms,
-               mp_text_size(row->result.budget_bytes, budget),
-               100 * (double)row->result.budget_bytes / (double)row->result.expert_bytes_all,
-               mp_text_size(row->memory_bytes, memory), row->profile->name);
-}
-
-static void print_gpus(const struct plan *p)
-{
-    printf("\nGPUs (simulated, from descriptions; the budget is what their memory leaves)\n");
-    for (size_t i = 0; i < p->gpu_count; i++) {
-        const struct row *row = &p->gpus[i];
-
-        if (row->profile == NULL)
-            printf("  %-28s does not hold the other weights and two experts\n", row->name);
-        else
-            printf("  %-28s %9.2f ms %8.2f tok/s  %-10s %s%s\n", row->name, tpot_ms(&row->result),
-                   tokens_per_s(&row->result), row->profile->name, row->limit,
-                   p->target_ms == 0                       ? ""
-                   : tpot_ms(&row->result) <= p->target_ms ? ", reaches the target"
-                                                           : ", does not reach the target");
-    }
-}
-
-static double step_ms(const struct mp_plan_facts *facts, enum mp_pattern pattern)
-{
-    return (double)facts->measured.step_ns[pattern] / 1e6;
-}
-
-/* Reads that computing hides have no speed. */
-static void print_measured(const struct mp_plan_facts *f)
-{
-    const double none = step_ms(f, MP_PATTERN_NONE_READ), all = step_ms(f, MP_PATTERN_ALL_READ);
-    char disk[32] = "reads do not show";
-
-    if (all > READS_SHOW * none)
-        snprintf(disk, sizeof(disk), "%.2f GB/s", f->disk_gbps);
-    if (f->measured_run)
-        printf("measured: %.2f ms per token with nothing to read, %.2f with one expert per layer, "
-               "%.2f with all; %s\n",
-               none, step_ms(f, MP_PATTERN_ONE_READ), all, disk);
-    else if (f->disk_gbps > 0)
-        printf(
-            "measured: the disk reads %.2f GB/s; taken from %s: all else of the machine's speed\n",
-            f->disk_gbps, f->machine.name);
-    if (f->why_not[0] != '\0')
-        printf("not measured: %s\n", f->why_not);
-}
-
-static void print_text(const struct plan *p)
-{
-    const struct mp_plan_facts *f = &p->facts;
-    char fixed[MP_TEXT_SIZE_BYTES];
-
-    printf("simulated: %s on %s, %s routing, seed %" PRIu64 "\n", f->model.name, f->machine.name,
-           routing_of(p), p->settings->run.seed);
-    print_measured(f);
-    printf("memory: %.2f GiB %s, %s of it for all but experts\n\n", f->machine.device_gib,
-           f->room_known ? "free here" : "in the description", mp_text_size(f->fixed_bytes, fixed));
-    printf("budget %% %10s %10s %9s %9s %8s %6s  %-10s %s\n", "experts", "in all", "TTFT ms",
-           "TPOT ms", "tok/s", "hit %", "profile", "limit");
-    for (size_t i = 0; i < p->row_count; i++) {
-        if (p->rows[i].profile != NULL)
-            print_row(&p->rows[i]);
-    }
-    print_target(p);
-    print_gpus(p);
-}
-
-static void json_row(struct mp_json_out *json, const char *key, const struct plan *p,
-                     const struct row *row)
-{
-    const struct mp_sim_result *r = &row->result;
-
-    mp_json_object_begin(json, key);
-    if (row->name[0] != '\0')
-        mp_json_put_string(json, "machine", row->name);
-    mp_json_put_bool(json, "possible", row->profile != NULL);
-    if (row->profile != NULL) {
-        mp_json_put_string(json, "profile", row->profile->name);
-        mp_json_put_u64(json, "budget_bytes", r->budget_bytes);
-        mp_json_put_u64(json, "memory_bytes", row->memory_bytes);
-        mp_json_put_bool(json, "fits", row->fits);
-        mp_json_put_f64(json, "ttft_ms", (double)r->prefill_ns / 1e6);
-        mp_json_put_f64(json, "tpot_ms", tpot_ms(r));
-        mp_json_put_f64(json, "tokens_per_s", tokens_per_s(r));
-        mp_json_put_f64(json, "hit_rate", hit_rate(r));
-        mp_json_put_string(json, "limit", row->limit);
-        if (p->target_ms > 0)
-            mp_json_put_bool(json, "reaches_target", tpot_ms(r) <= p->target_ms);
-    }
-    mp_json_object_end(json);
-}
-
-static void print_json(const struct plan *p)
-{
-    struct mp_json_out json;
-
-    mp_json_begin(&json, stdout, true);
-    mp_json_object_begin(&json, NULL);
-    mp_json_put_bool(&json, "simulated", true);
-    mp_json_put_string(&json, "machine", p->facts.machine.name);
-    mp_json_put_string(&json, "model", p->facts.model.name);
-    mp_json_put_string(&json, "routing", routing_of(p));
-    if (p->facts.measured_run) {
-        mp_json_object_begin(&json, "measured_step_ms");
-        mp_json_put_f64(&json, "none_read", step_ms(&p->facts, MP_PATTERN_NONE_READ));
-        mp_json_put_f64(&json, "one_per_layer", step_ms(&p->facts, MP_PATTERN_ONE_READ));
-        mp_json_put_f64(&json, "all_read", step_ms(&p->facts, MP_PATTERN_ALL_READ));
-        mp_json_object_end(&json);
-    }
-    if (p->facts.why_not[0] != '\0')
-        mp_json_put_string(&json, "not_measured", p->facts.why_not);
-    mp_json_put_f64(&json, "measured_disk_gbps", p->facts.disk_gbps);
-    mp_json_put_f64(&json, "memory_gib", p->facts.machine.device_gib);
-    mp_json_put_u64(&json, "fixed_bytes", p->facts.fixed_bytes);
-    mp_json_put_f64(&json, "target_tpot_ms", p->target_ms);
-    mp_json_array_begin(&json, "rows");
-    for (size_t i = 0; i < p->row_count; i++)
-        json_row(&json, NULL, p, &p->rows[i]);
-    mp_json_array_end(&json);
-    if (p->target_ms > 0)
-        json_row(&json, "least", p, &p->least);
-    mp_json_array_begin(&json, "gpus");
-    for (size_t i = 0; i < p->gpu_count; i++)
-        json_row(&json, NULL, p, &p->gpus[i]);
-    mp_json_array_end(&json);
-    mp_json_object_end(&json);
-    mp_json_end(&json);
-}
-
 /* From the run that was measured, or from the file that is given, which says how many are chosen.
  */
-static enum mp_status choose_routing(struct plan *p)
+static enum mp_status choose_routing(struct mp_plan *p)
 {
     enum mp_status status = MP_OK;
 
@@ -414,12 +288,14 @@ static enum mp_status choose_routing(struct plan *p)
     return status;
 }
 
-static enum mp_status simulate_all(struct plan *p)
+static enum mp_status simulate_all(struct mp_plan *p)
 {
     enum mp_status status;
 
     mp_log_set_sink(mp_plan_drop_line, NULL);
     status = run_table(p);
+    if (status == MP_OK)
+        status = run_trials(p);
     if (status == MP_OK && p->target_ms > 0)
         status = find_least(p);
     if (status == MP_OK)
@@ -430,7 +306,7 @@ static enum mp_status simulate_all(struct plan *p)
 
 enum mp_status mp_cmd_plan(const struct mp_args *args, const struct mp_settings *settings)
 {
-    static struct plan p;
+    static struct mp_plan p;
     enum mp_status status;
 
     memset(&p, 0, sizeof(p));
@@ -448,9 +324,9 @@ enum mp_status mp_cmd_plan(const struct mp_args *args, const struct mp_settings 
     if (status == MP_OK)
         status = simulate_all(&p);
     if (status == MP_OK && args->json)
-        print_json(&p);
+        mp_plan_print_json(&p);
     else if (status == MP_OK)
-        print_text(&p);
+        mp_plan_print_text(&p);
     mp_replay_trace_fini(&p.file);
     mp_plan_facts_fini(&p.facts);
     return status == MP_OK ? mp_check_stdout() : status;

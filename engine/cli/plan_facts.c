@@ -93,11 +93,10 @@ static enum mp_status read_disk(const struct mp_args *args, const struct mp_sett
     return status;
 }
 
-/* A short run; that there is no memory for one is no failure. */
-static enum mp_status measure(const struct mp_args *args, const struct mp_settings *settings,
-                              struct mp_plan_facts *facts)
+static struct mp_measure_config what_to_run(const struct mp_args *args,
+                                            const struct mp_settings *settings)
 {
-    const struct mp_measure_config config = {
+    return (struct mp_measure_config){
         .settings = settings,
         .model = args->model,
         .prompt = (uint32_t)args->prompt_tokens,
@@ -105,6 +104,13 @@ static enum mp_status measure(const struct mp_args *args, const struct mp_settin
         .clock = mp_clock_monotonic(),
         .cancel = &mp_interrupted,
     };
+}
+
+/* A short run; that there is no memory for one is no failure. */
+static enum mp_status measure(const struct mp_args *args, const struct mp_settings *settings,
+                              struct mp_plan_facts *facts)
+{
+    const struct mp_measure_config config = what_to_run(args, settings);
     enum mp_status status = mp_measure_run(&config, &facts->measured);
 
     if (status == MP_ERR_NO_MEMORY || status == MP_ERR_NO_SPACE) {
@@ -150,6 +156,14 @@ static enum mp_status read_model(const struct mp_args *args, const struct mp_set
     if (status == MP_OK && machine_too && !facts->measured_run)
         status = read_disk(args, settings, facts);
     return status;
+}
+
+enum mp_status mp_plan_try(const struct mp_args *args, const struct mp_settings *settings,
+                           struct mp_trial *trials, size_t count)
+{
+    const struct mp_measure_config config = what_to_run(args, settings);
+
+    return mp_measure_try(&config, trials, count);
 }
 
 void mp_plan_drop_line(void *ctx, enum mp_log_level level, const char *line)

@@ -26,6 +26,9 @@ struct mp_plan_facts {
  */
 enum mp_status mp_plan_read(const struct mp_args *args, const struct mp_settings *settings,
                             struct mp_plan_facts *facts) MP_MUST_CHECK;
+/* Run the model here, as struct mp_trial says. */
+enum mp_status mp_plan_try(const struct mp_args *args, const struct mp_settings *settings,
+                           struct mp_trial *trials, size_t count) MP_MUST_CHECK;
 /* For mp_log_set_sink() while something is simulated: policies warn of budgets that nobody chose.
  */
 void mp_plan_drop_line(void *ctx, enum mp_log_level level, const char *line);

@@ -50,6 +50,25 @@ struct mp_measure_config {
  * those do not fit here; other errors as of running the model. */
 enum mp_status mp_measure_run(const struct mp_measure_config *config,
                               struct mp_measured *measured_p) MP_MUST_CHECK;
+
+/* What a budget and a profile are said to take, and what they take. */
+struct mp_trial {
+    const struct mp_profile *policies;
+    uint64_t budget_bytes;
+    uint64_t expected_prefill_ns, expected_step_ns;
+    /* Of the median of the runs after the first; 0 runs: it would have taken too long. */
+    uint32_t runs;
+    double ttft_ms, tpot_ms, hit_rate; /* the rate: with the prompt */
+};
+
+/*
+ * Run config.prompt tokens and config.gen more, those of `moepager bench`, with each trial's budget
+ * and policies, on the CPU: once to fill memory, then until the times of some runs are known, for
+ * about three seconds. Fewer tokens are generated where a run would take longer, by what is
+ * expected. Errors as of mp_measure_run().
+ */
+enum mp_status mp_measure_try(const struct mp_measure_config *config, struct mp_trial *trials,
+                              size_t count) MP_MUST_CHECK;
 void mp_measured_fini(struct mp_measured *measured); /* safe on a zeroed one */
 
 /* Steps of one token in which the experts of a pattern are chosen, one pattern after the other,

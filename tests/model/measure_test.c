@@ -157,6 +157,34 @@ static void a_model_is_measured(void)
     mp_measured_fini(&m);
 }
 
+static void budgets_are_tried(void)
+{
+    static struct mp_settings settings;
+    const struct mp_measure_config config = { .settings = &settings,
+                                              .model = "models/tiny-moe",
+                                              .prompt = 5,
+                                              .gen = 6,
+                                              .clock = mp_clock_monotonic() };
+    struct mp_profile lru, fixed;
+    struct mp_trial trials[] = {
+        { .policies = &lru, .budget_bytes = UINT64_C(32) << 20 }, /* for all */
+        { .policies = &fixed, .budget_bytes = UINT64_C(2) << 20 },
+        { .policies = &lru, .budget_bytes = UINT64_C(2) << 20, .expected_step_ns = UINT64_MAX / 2 },
+        { .policies = &lru, .budget_bytes = UINT64_C(2) << 20, .expected_prefill_ns = UINT64_MAX },
+    };
+
+    CHECK_EQ(mp_settings_load(&settings), MP_OK);
+    CHECK_EQ(mp_policy_resolve(&(struct mp_policy_names){ .profile = "lru" }, &lru), MP_OK);
+    CHECK_EQ(mp_policy_resolve(&(struct mp_policy_names){ .profile = "static" }, &fixed), MP_OK);
+    CHECK_EQ(mp_measure_try(&config, trials, 4), MP_OK);
+    for (size_t i = 0; i < 2; i++)
+        CHECK(trials[i].runs >= 1 && trials[i].tpot_ms > 0 && trials[i].ttft_ms > 0);
+    CHECK(trials[0].hit_rate == 1); /* after the first run */
+    CHECK(trials[1].hit_rate < trials[0].hit_rate);
+    for (size_t i = 2; i < 4; i++)
+        CHECK_EQ(trials[i].runs, 0);
+}
+
 /* More than the machine has is an error that the caller can tell; nothing is left. */
 static void what_cannot_be_measured_is_refused(void)
 {
@@ -167,14 +195,18 @@ static void what_cannot_be_measured_is_refused(void)
                                         .gen = 4,
                                         .clock = mp_clock_monotonic() };
     const volatile sig_atomic_t cancel = 1;
+    struct mp_profile lru;
+    struct mp_trial trial = { .policies = &lru, .budget_bytes = UINT64_C(2) << 20 };
     struct mp_measured m;
 
     CHECK_EQ(mp_settings_load(&settings), MP_OK);
+    CHECK_EQ(mp_policy_resolve(&(struct mp_policy_names){ .profile = "lru" }, &lru), MP_OK);
     CHECK(mp_measure_run(&config, &m) != MP_OK);
     CHECK_STR(mp_error_last()->code, "E_CKPT_DIR");
     config.model = "models/tiny-moe";
     config.cancel = &cancel;
     CHECK_EQ(mp_measure_run(&config, &m), MP_ERR_CANCELED);
+    CHECK_EQ(mp_measure_try(&config, &trial, 1), MP_ERR_CANCELED);
 }
 
 int main(void)
@@ -183,6 +215,7 @@ int main(void)
     RUN(nothing_is_read_from_several_sets);
     RUN(fitted_machines_take_the_measured_times);
     RUN(a_model_is_measured);
+    RUN(budgets_are_tried);
     RUN(what_cannot_be_measured_is_refused);
     return 0;
 }

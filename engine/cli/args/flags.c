@@ -341,7 +341,7 @@ const struct mp_command_info mp_commands[MP_COMMAND_COUNT] = {
     { "tokenize", "show the tokens of a text", "--log LEVEL",
       "  moepager tokenize --model models/tiny-moe --prompt 'def main():'\n"
       "  moepager tokenize --model DIR --prompt-file - --json\n" },
-    { "plan", "what this or a described machine can do with a model, simulated",
+    { "plan", "what this or a described machine can do with a model",
       "--evict NAME, ..., --ctx N, --seed S" KEEPS_NOTHING,
       "  moepager plan --model DIR --target-tpot 100ms\n"
       "  moepager plan --model qwen3-30b-a3b --machine host-disk --budget 25%,50% --json\n"

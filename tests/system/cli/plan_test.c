@@ -91,7 +91,8 @@ static void a_model_gives_its_own_sizes(void)
     CHECK(number(step, "all_read") >= number(step, "one_per_layer"));
     /* With all experts resident, a token takes what it took: attention to four tokens costs little.
      */
-    CHECK(fabs(number(row, "tpot_ms") / number(step, "none_read") - 1) < 0.2);
+    CHECK(fabs(number(row, "simulated_tpot_ms") / number(step, "none_read") - 1) < 0.2);
+    CHECK(number(row, "runs") >= 1 && number(row, "hit_rate") == 1);
     json_decref(plan);
     plan = cli_json(ARGS("plan", "--model", CLI_MODEL, "--gen-tokens", "4", "--budget", "100%",
                          "--profile", "lru", "--machine", "host-disk", "--json"));
@@ -100,6 +101,36 @@ static void a_model_gives_its_own_sizes(void)
     CHECK(number(plan, "measured_disk_gbps") == 0);
     json_decref(plan);
     json_decref(info);
+}
+
+/* Of a budget between two that were run, the simulated time is scaled as theirs were. */
+static void what_was_run_scales_the_rest(void)
+{
+    json_t *plan = cli_json(ARGS("plan", "--model", CLI_MODEL, "--gen-tokens", "8", "--budget",
+                                 "10%,100%", "--profile", "lru", "--json"));
+    json_t *rows = json_object_get(plan, "rows"), *least;
+    double scale[2], sum = 0, now;
+    char text[32];
+
+    for (size_t i = 0; i < 2; i++)
+        sum += number(json_array_get(rows, i), "tpot_ms");
+    json_decref(plan);
+    snprintf(text, sizeof(text), "%.3fms", sum / 2);
+    plan = cli_json(ARGS("plan", "--model", CLI_MODEL, "--gen-tokens", "8", "--budget", "10%,100%",
+                         "--profile", "lru", "--target-tpot", text, "--json"));
+    rows = json_object_get(plan, "rows");
+    for (size_t i = 0; i < 2; i++) {
+        json_t *row = json_array_get(rows, i);
+
+        CHECK(number(row, "runs") >= 1);
+        scale[i] = number(row, "tpot_ms") / number(row, "simulated_tpot_ms");
+    }
+    least = json_object_get(plan, "least");
+    if (json_is_true(json_object_get(least, "possible"))) { /* if the machine was as fast again */
+        now = number(least, "tpot_ms") / number(least, "simulated_tpot_ms");
+        CHECK(now > 0.999 * fmin(scale[0], scale[1]) && now < 1.001 * fmax(scale[0], scale[1]));
+    }
+    json_decref(plan);
 }
 
 /* The bundled model has 18 MiB of experts: a table in GiB would be one of zeros. */
@@ -172,6 +203,7 @@ int main(int argc, char **argv)
     RUN(rows_are_simulated_runs);
     RUN(the_least_budget_reaches_the_target);
     RUN(a_model_gives_its_own_sizes);
+    RUN(what_was_run_scales_the_rest);
     RUN(sizes_have_the_unit_that_fits);
     RUN(simulated_budgets_warn_of_nothing);
     RUN(what_does_not_run_here_is_planned);
