@@ -182,7 +182,7 @@ mp_fake_cuda(model/gguf/quantised_test cuda)
 mp_test(model/gguf/gguf_refusals_test LIBS mp_engine PkgConfig::JANSSON SOURCES tests/model/harness.c
     tests/model/rewrite.c tests/model/tiny_model.c ${TO_GGUF} WRAP LABELS fault TIMEOUT 300)
 mp_test(model/gguf/convert_test LIBS mp_engine PkgConfig::JANSSON m SOURCES tests/model/harness.c
-    tests/model/rewrite.c tests/model/tiny_model.c TIMEOUT 300)
+    tests/model/gguf/twin_runs.c tests/model/rewrite.c tests/model/tiny_model.c ${TO_GGUF} TIMEOUT 300)
 mp_test(model/gguf/convert_refusals_test LIBS mp_engine PkgConfig::JANSSON m SOURCES
     tests/model/rewrite.c tests/model/tiny_model.c tests/support/gguf.c WRAP LABELS fault TIMEOUT 300)
 mp_test(model/gguf/imatrix_test LIBS mp_engine PkgConfig::JANSSON m SOURCES

@@ -71,12 +71,30 @@ static enum mp_status check_space(const struct mp_convert *job, int fd, uint64_t
                    mp_quote(quoted, out, strlen(out)), have, bytes);
 }
 
+/* Numbers that belong to the configuration are written at once. */
+static bool write_made(const struct mp_convert *job, int fd, uint64_t header_bytes)
+{
+    bool good = true;
+
+    for (size_t i = 0; i < job->count; i++) {
+        const struct mp_convert_tensor *tensor = &job->tensors[i];
+
+        if (tensor->made != NULL)
+            good &= pwrite(fd, tensor->made, tensor->bytes,
+                           (off_t)(header_bytes + tensor->offset_bytes)) == (ssize_t)tensor->bytes;
+    }
+    return good;
+}
+
 /* The header as a model, before any weight is read: the file has its size by then, as a hole. */
-static enum mp_status check_header(const struct mp_convert *job, struct mp_out *out, uint64_t bytes)
+static enum mp_status check_header(const struct mp_convert *job, struct mp_out *out,
+                                   uint64_t header_bytes)
 {
     char path[64];
 
-    if (fflush(out->file) != 0 || ftruncate(out->fd, (off_t)bytes) != 0) {
+    if (fflush(out->file) != 0 ||
+        ftruncate(out->fd, (off_t)(header_bytes + job->data_bytes)) != 0 ||
+        !write_made(job, out->fd, header_bytes)) {
         const int error_number = errno;
 
         return mp_fail(MP_ERR_IO, "E_REPACK_WRITE", "cannot write the new model: %s",
@@ -97,7 +115,7 @@ static enum mp_status write_file(struct mp_convert *job, struct mp_out *out)
         status = check_space(job, out->fd, bytes + job->data_bytes);
     if (status == MP_OK) {
         fwrite(header, 1, bytes, out->file);
-        status = check_header(job, out, bytes + job->data_bytes);
+        status = check_header(job, out, bytes);
     }
     free(header);
     if (status == MP_OK)

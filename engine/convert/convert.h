@@ -9,15 +9,17 @@
  * engine: a directory of a family that has a name there, or a GGUF file whose weights are plain
  * numbers. docs/repack.md describes what is written.
  *
- * Experts of a layer lie one behind the other in three tensors, as the format has them; every
- * tensor begins at a multiple of MP_CONVERT_ALIGN bytes. Matrices get the type of the recipe,
- * norms, biases and routers are 32-bit floats. A directory's tokenizer and chat template are
- * written along.
+ * Tensors have the order of rows, columns and numbers that files of the family have (the inverse of
+ * what engine/model reads). Experts of a layer lie one behind the other in three tensors, or gate
+ * and up in one where published files are so; every tensor begins at a multiple of MP_CONVERT_ALIGN
+ * bytes. Matrices get the type of the recipe, norms, biases and routers are 32-bit floats; experts
+ * in MXFP4 whose nibbles are apart from their scales stay MXFP4. A directory's tokenizer and chat
+ * template are written along.
  *
  * The header is written first and opened as a model: one whose configuration would not be the
  * source's is refused before any weight is read. The file gets its name when it is whole.
  *
- * Memory: 8 MiB twice, a row of floats for each thread, tables of 300 bytes per tensor. Blocks.
+ * Memory: 8 MiB twice, a row of floats for each thread, tables of 400 bytes per tensor. Blocks.
  */
 #define MP_CONVERT_ALIGN 4096u
 

@@ -5,6 +5,7 @@
 
 #include "engine/convert/convert.h"
 #include "engine/model/arch/arch.h"
+#include "engine/model/form.h"
 #include "engine/model/weights.h"
 #include "vmm/format/gguf.h"
 
@@ -12,18 +13,34 @@
 
 #define MP_CONVERT_NAME_BYTES 128
 
-/* A tensor of the new file: rows one behind the other, of all experts. */
+/*
+ * A tensor of the new file: matrices, one behind the other, of all experts or heads. Where a row of
+ * it stands in a matrix of the source is said by `form` and `by_keys`; element (row, col) of that
+ * order is row * row_step + col * col_step numbers behind the first one.
+ */
 struct mp_convert_tensor {
     char name[MP_CONVERT_NAME_BYTES];
     uint32_t dims;
     uint64_t shape[MP_GGUF_DIMS_MAX]; /* elements of a row last */
     uint64_t rows, cols;
     enum mp_wtype from, to;
-    uint32_t file; /* of the source, where it begins; of experts the unit of the first */
+    /* Of one matrix; matrix_rows 0 when it is added to the plan: they are as in the new file. */
+    uint64_t matrix_rows, matrix_step, row_step, col_step;
+    /* Of the first number: of one tensor, or behind the beginning of each expert's piece. */
+    uint32_t file;
     uint64_t source_bytes;
-    uint32_t experts, first_unit, piece; /* 0 experts: it is one tensor of the source */
-    uint32_t head_rows, rotary_rows;     /* rows of a head that are put in another order; 0: none */
-    uint64_t offset_bytes, bytes;        /* in the data of the new file */
+    uint32_t experts, first_unit, piece, pieces; /* 0 experts: it is one tensor of the source; else
+                                                    so many pieces of each, from this one on */
+    /* MXFP4 whose nibbles are `piece` and whose scales the next one: row * row_step + apart_row */
+    bool apart;
+    uint32_t apart_row;
+    const float *made;            /* the numbers, if they are not the source's */
+    bool by_keys;                 /* rows of delta networks, by heads of keys in the source, */
+    uint64_t first_row;           /* from this one of the order of GGUF files on */
+    struct mp_role_form form;     /* of the new file; head_rows 0 if the source is so, too */
+    bool exponent;                /* x becomes -exp(x) */
+    float offset;                 /* added to each number */
+    uint64_t offset_bytes, bytes; /* in the data of the new file */
 };
 
 /* Which type a tensor gets. */
@@ -62,8 +79,10 @@ struct mp_convert {
     const struct mp_recipe *recipe;
     struct mp_checkpoint *checkpoint;
     struct mp_model_config model;
-    struct mp_weights *weights;   /* of a directory, described only */
-    const struct mp_arch *target; /* the family's names in GGUF files */
+    struct mp_weights *weights;          /* of a directory, described only */
+    const struct mp_arch *target;        /* the family's names in GGUF files */
+    struct mp_model_config as_target;    /* the model as such files have it */
+    float divisors[MP_ROPE_FACTORS_MAX]; /* of frequencies, if they are written */
     struct mp_convert_tensor *tensors;
     size_t count, capacity;
     struct mp_imatrix *imatrix;
@@ -94,6 +113,9 @@ void mp_gguf_put_string(struct mp_gguf_out *out, const char *key, const char *te
 void mp_gguf_put_array(struct mp_gguf_out *out, const char *key, enum mp_gguf_kind element,
                        uint64_t count);
 void mp_gguf_put_entry(struct mp_gguf_out *out, const struct mp_gguf_entry *entry);
+
+/* What the configuration of a directory says. */
+void mp_convert_numbers(const struct mp_convert *job, struct mp_gguf_out *out);
 
 /* All of a model's metadata; that of a GGUF file as it is but for types and alignment. */
 enum mp_status mp_convert_entries(const struct mp_convert *job,

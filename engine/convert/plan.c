@@ -33,15 +33,21 @@ static enum mp_status add(struct mp_convert *job, const struct mp_convert_tensor
                            what->name);
     }
     tensor->rows = elements / tensor->cols;
-    tensor->to = mp_recipe_type(job->recipe, &job->model, tensor);
-    if (tensor->from >= MP_WTYPE_PLAIN_COUNT)
+    if (tensor->matrix_rows == 0) {
+        tensor->matrix_rows = tensor->rows / (what->dims == 3 ? what->shape[0] : 1);
+        tensor->matrix_step = tensor->matrix_rows * tensor->cols;
+        tensor->row_step = tensor->cols;
+        tensor->col_step = 1;
+    }
+    tensor->to = tensor->apart ? tensor->from : mp_recipe_type(job->recipe, &job->model, tensor);
+    if (tensor->from >= MP_WTYPE_PLAIN_COUNT && !tensor->apart)
         return fail_type(what->name, mp_dtype_name(mp_dtype_of(tensor->from)));
     tensor->offset_bytes =
         (job->data_bytes + MP_CONVERT_ALIGN - 1) / MP_CONVERT_ALIGN * MP_CONVERT_ALIGN;
     tensor->bytes = tensor->rows * mp_wtype_bytes(tensor->to, tensor->cols);
     /* Types are at most twice as large as the source's, which was checked to fit in files. */
     job->data_bytes = tensor->offset_bytes + tensor->bytes;
-    job->report.source_bytes += elements * mp_wtype_bytes(tensor->from, 1);
+    job->report.source_bytes += mp_wtype_bytes(tensor->from, elements);
     job->count++;
     return MP_OK;
 }
@@ -68,44 +74,97 @@ static const struct mp_tensor *find_role(const struct mp_convert *job, enum mp_r
     return tensor;
 }
 
-/* A family that has no norm between attention and experts calls the one behind attention so. */
-static const char *target_name(const struct mp_arch *target, enum mp_role role)
+/* Which tensor of the directory has the numbers of a role of the file? */
+static enum mp_role source_of(const struct mp_convert *job, enum mp_role role)
 {
-    const struct mp_arch_name *names = &target->names[role];
+    const struct mp_arch_name *names = job->model.arch->names;
 
-    return strcmp(target->name, "glm4moe") == 0 && names->other != NULL ? names->other
-                                                                        : names->name;
+    switch (role) {
+    case MP_ROLE_K_UP:
+    case MP_ROLE_V_UP: return MP_ROLE_KV_UP;
+    case MP_ROLE_DELTA_QKV:
+    case MP_ROLE_DELTA_GATE: return names[MP_ROLE_DELTA_IN].name != NULL ? MP_ROLE_DELTA_IN : role;
+    case MP_ROLE_EXPERT_UP_BIAS: return names[role].name != NULL ? role : MP_ROLE_EXPERT_GATE_BIAS;
+    default: return role;
+    }
+}
+
+/* Is there another role of the file that takes the tensor of this one? */
+static bool is_parted(enum mp_role role)
+{
+    return role == MP_ROLE_KV_UP || role == MP_ROLE_DELTA_IN;
+}
+
+/* A matrix for each head: rows of keys and values alternate by head, and keys are turned. */
+static void cut_latent(const struct mp_model_config *model, enum mp_role role,
+                       struct mp_convert_tensor *new)
+{
+    const uint64_t N = model->nope_dim, V = model->value_dim, R = model->kv_rank;
+
+    new->dims = 3;
+    new->shape[2] = new->shape[1];
+    new->shape[1] = new->shape[0] / model->heads;
+    new->shape[0] = model->heads;
+    new->matrix_rows = new->shape[1];
+    new->matrix_step = (N + V) * R;
+    new->row_step = role == MP_ROLE_K_UP ? 1 : R;
+    new->col_step = role == MP_ROLE_K_UP ? R : 1;
+    if (role == MP_ROLE_V_UP)
+        new->source_bytes += mp_wtype_bytes(new->from, N * R);
+}
+
+/* Where the source keeps the numbers of the role, if not as they are. */
+static void set_order(const struct mp_convert *job, enum mp_role role, enum mp_role source,
+                      struct mp_convert_tensor *new)
+{
+    const struct mp_role_form form = mp_role_form(&job->model, job->model.arch, role);
+    const bool up = role == MP_ROLE_EXPERT_UP_BIAS;
+
+    new->form = mp_role_form(&job->as_target, job->target, role);
+    new->exponent = form.exponent && !new->form.exponent;
+    new->offset = form.offset - new->form.offset;
+    if (form.head_rows != 0)
+        new->form.head_rows = 0;
+    if (new->dims == 1 && new->form.tile_rows != 0) { /* a vector is a row of the file */
+        new->form.tile_cols = new->form.tile_rows;
+        new->form.tile_rows = 0;
+    }
+    if (role == MP_ROLE_K_UP || role == MP_ROLE_V_UP)
+        cut_latent(&job->model, role, new);
+    new->by_keys = source == MP_ROLE_DELTA_IN;
+    new->first_row = role == MP_ROLE_DELTA_GATE ? mp_delta_channels(&job->model.delta) : 0;
+    if ((up || role == MP_ROLE_EXPERT_GATE_BIAS) && source == MP_ROLE_EXPERT_GATE_BIAS &&
+        job->model.arch->names[MP_ROLE_EXPERT_UP_BIAS].name == NULL) { /* in turns */
+        new->matrix_rows = new->shape[0];
+        new->row_step = 2 * new->shape[1];
+        new->col_step = 2;
+        new->source_bytes += up ? mp_wtype_bytes(new->from, 1) : 0;
+    }
 }
 
 static enum mp_status add_role(struct mp_convert *job, enum mp_role role, uint32_t layer)
 {
     const struct mp_role_info *info = &mp_roles[role];
-    const struct mp_tensor *tensor = find_role(job, role, layer);
-    const char *pattern = target_name(job->target, role);
+    const struct mp_arch_name *names = &job->target->names[role];
+    const enum mp_role source = source_of(job, role);
+    const struct mp_tensor *tensor = find_role(job, source, layer);
     const bool matrix = info->cols != MP_DIM_NONE && role != MP_ROLE_SHARED_SWITCH;
+    const bool second = role == MP_ROLE_Q && job->model.q_rank > 0; /* of two matrices of queries */
     struct mp_convert_tensor new = { .dims = matrix ? 2 : 1 };
 
     mp_assert(tensor != NULL); /* the weights were described */
-    if (pattern == NULL)
-        return mp_fail(MP_ERR_MODEL, "E_UNSUPPORTED",
-                       "tensor '%s' has no place in a GGUF file of '%s'", tensor->st.name,
-                       job->target->name);
-    (void)mp_arch_format(new.name, sizeof(new.name), pattern,
+    (void)mp_arch_format(new.name, sizeof(new.name), second ? names->other : names->name,
                          &(struct mp_name_numbers){ .layer = layer });
     new.file = tensor->file;
     new.source_bytes = tensor->st.offset_bytes;
-    new.shape[0] = mp_dim_size(&job->model, info->rows, layer);
+    new.shape[0] = mp_dim_size(&job->as_target, info->rows, layer);
     if (matrix)
-        new.shape[1] = mp_dim_size(&job->model, info->cols, layer);
+        new.shape[1] = mp_dim_size(&job->as_target, info->cols, layer);
     else if (role == MP_ROLE_SHARED_SWITCH)
-        new.shape[0] = mp_dim_size(&job->model, info->cols, layer);
+        new.shape[0] = mp_dim_size(&job->as_target, info->cols, layer);
     if (!mp_wtype_of(tensor->st.dtype, &new.from))
         return fail_type(tensor->st.name, mp_dtype_name(tensor->st.dtype));
-    if (matrix && (role == MP_ROLE_Q || role == MP_ROLE_K) && job->target->rotary_neighbours &&
-        !job->model.arch->rotary_neighbours) {
-        new.head_rows = job->model.head_dim;
-        new.rotary_rows = job->model.rotary_dim;
-    }
+    set_order(job, role, source, &new);
     return add(job, &new);
 }
 
@@ -113,43 +172,114 @@ static enum mp_status add_roles(struct mp_convert *job, int first, int end, uint
 {
     enum mp_status status = MP_OK;
 
-    for (int role = first; status == MP_OK && role < end; role++) {
-        if (mp_role_needed(&job->model, (enum mp_role)role, layer))
-            status = add_role(job, (enum mp_role)role, layer);
+    for (int i = first; status == MP_OK && i < end; i++) {
+        const enum mp_role role = (enum mp_role)i;
+
+        if (mp_role_needed(&job->as_target, role, layer))
+            status = add_role(job, role, layer);
+        else if (mp_role_needed(&job->model, role, layer) && !is_parted(role))
+            return mp_fail(MP_ERR_MODEL, "E_UNSUPPORTED",
+                           "tensor '%s' has no place in a GGUF file of '%s'",
+                           find_role(job, role, layer)->st.name, job->target->name);
     }
     return status;
 }
 
-static enum mp_status add_experts(struct mp_convert *job, uint32_t layer)
+/* Divisors of the frequencies of wide heads: those pairs that do not turn have a large one. */
+static enum mp_status add_divisors(struct mp_convert *job)
+{
+    const uint32_t half = job->model.wide_head_dim / 2;
+    struct mp_convert_tensor new = { .name = MP_DIVISORS_NAME,
+                                     .dims = 1,
+                                     .shape = { half },
+                                     .from = MP_WTYPE_F32,
+                                     .made = job->divisors };
+
+    for (uint32_t i = 0; i < half; i++)
+        job->divisors[i] = i < job->model.wide_rotary_dim / 2 ? 1 : 1e30f;
+    return add(job, &new);
+}
+
+/* Experts of transposed matrices: gate and up take turns in the columns of one, which two pieces
+ * have together; or, of MXFP4, in rows. */
+static void set_expert_order(const struct mp_convert *job, uint32_t piece,
+                             struct mp_convert_tensor *new)
+{
+    const uint64_t F = job->model.expert_ffn, H = job->model.hidden;
+    const bool down = piece == MP_PIECE_DOWN, up = piece == MP_PIECE_UP;
+
+    if (job->weights->apart) {
+        new->apart = true;
+        new->matrix_rows = new->shape[1];
+        new->row_step = down ? 1 : 2;
+        new->apart_row = up;
+        new->piece = down ? MP_APART_DOWN : MP_APART_BOTH;
+    } else if (job->weights->transposed) {
+        new->matrix_rows = new->shape[1];
+        new->row_step = down ? 1 : 2;
+        new->col_step = down ? H : 2 * F;
+        new->piece = down ? MP_PIECE_DOWN : MP_PIECE_GATE;
+        new->source_bytes = up ? mp_wtype_bytes(new->from, 1) : 0;
+    }
+}
+
+/* Gate, up or down of all experts of a layer; or gate and up, as files of some families have them.
+ */
+static enum mp_status add_pieces(struct mp_convert *job, uint32_t layer, uint32_t piece,
+                                 uint32_t pieces)
 {
     const struct mp_model_config *model = &job->model;
+    const uint64_t F = model->expert_ffn, H = model->hidden;
     const uint32_t first = job->weights->layers[layer].first_unit;
+    const bool down = piece == MP_PIECE_DOWN;
+    struct mp_convert_tensor new = {
+        .dims = 3,
+        .shape = { model->experts, down ? H : pieces * F, down ? F : H },
+        .experts = model->experts,
+        .first_unit = first,
+        .piece = piece,
+        .pieces = pieces,
+        .from = job->weights->unit_types[first].piece[piece],
+    };
+
+    (void)mp_arch_format(new.name, sizeof(new.name),
+                         pieces > 1 ? job->target->fused_gate_up : job->target->stacked[piece],
+                         &(struct mp_name_numbers){ .layer = layer });
+    for (uint32_t i = 0; i < model->experts * pieces; i++) {
+        if (job->weights->unit_types[first + i / pieces].piece[piece + i % pieces] != new.from)
+            return mp_fail(MP_ERR_MODEL, "E_UNSUPPORTED",
+                           "experts of layer %" PRIu32 " have several types; repack writes "
+                           "those of a layer with one type",
+                           layer);
+    }
+    if (pieces > 1) {
+        new.matrix_rows = F;
+        new.row_step = H;
+        new.col_step = 1;
+    }
+    set_expert_order(job, piece, &new);
+    return add(job, &new);
+}
+
+static enum mp_status add_experts(struct mp_convert *job, uint32_t layer)
+{
     enum mp_status status = MP_OK;
 
-    for (uint32_t p = 0; status == MP_OK && p < MP_EXPERT_PIECES; p++) {
-        const bool down = p == MP_PIECE_DOWN;
-        struct mp_convert_tensor new = {
-            .dims = 3,
-            .shape = { model->experts, down ? model->hidden : model->expert_ffn,
-                       down ? model->expert_ffn : model->hidden },
-            .experts = model->experts,
-            .first_unit = first,
-            .piece = p,
-            .from = job->weights->unit_types[first].piece[p],
-        };
-
-        (void)mp_arch_format(new.name, sizeof(new.name), job->target->stacked[p],
-                             &(struct mp_name_numbers){ .layer = layer });
-        for (uint32_t e = 0; e < model->experts; e++) {
-            if (job->weights->unit_types[first + e].piece[p] != new.from)
-                return mp_fail(MP_ERR_MODEL, "E_UNSUPPORTED",
-                               "experts of layer %" PRIu32 " have several types; repack writes "
-                               "those of a layer with one type",
-                               layer);
-        }
-        status = add(job, &new);
-    }
+    if (job->target->wide) /* published files of this family are so */
+        status = add_pieces(job, layer, MP_PIECE_GATE, 2);
+    for (uint32_t p = job->target->wide ? MP_PIECE_DOWN : 0;
+         status == MP_OK && p < MP_EXPERT_PIECES; p++)
+        status = add_pieces(job, layer, p, 1);
     return status;
+}
+
+/* The model with what the target's files have. */
+static void set_target(struct mp_convert *job)
+{
+    job->as_target = job->model;
+    job->as_target.arch = job->target;
+    mp_arch_parts(job->target, &job->as_target);
+    job->as_target.latent_split = job->target->names[MP_ROLE_K_UP].name != NULL;
 }
 
 static enum mp_status plan_directory(struct mp_convert *job)
@@ -159,12 +289,16 @@ static enum mp_status plan_directory(struct mp_convert *job)
 
     if (status == MP_OK)
         status = mp_weights_describe(job->checkpoint, model, &job->weights);
+    if (status == MP_OK)
+        set_target(job);
     if (status == MP_OK && job->weights->slices.count > 1)
         return mp_fail(MP_ERR_MODEL, "E_UNSUPPORTED",
                        "experts of this model are stored in slices; repack it without --slices "
                        "first");
     if (status == MP_OK)
         status = add_roles(job, 0, MP_ROLE_LAYER, 0);
+    if (status == MP_OK && job->target->wide)
+        status = add_divisors(job);
     for (uint32_t layer = 0; status == MP_OK && layer < model->layers; layer++) {
         status = add_roles(job, MP_ROLE_LAYER, MP_ROLE_COUNT, layer);
         if (status == MP_OK && model->is_moe[layer])
@@ -195,7 +329,13 @@ static enum mp_status plan_file(struct mp_convert *job)
         memcpy(new.shape, tensor->st.shape, new.dims * sizeof(*new.shape));
         if (!mp_wtype_of(tensor->st.dtype, &new.from))
             return fail_type(new.name, mp_dtype_name(tensor->st.dtype));
-        status = add(job, &new);
+        if (strcmp(new.name, MP_DIVISORS_NAME) == 0) /* floats, which the configuration has read */
+            status = mp_files_read(mp_checkpoint_files(job->checkpoint), new.file, new.source_bytes,
+                                   new.shape[0] * sizeof(float), job->divisors);
+        if (strcmp(new.name, MP_DIVISORS_NAME) == 0)
+            new.made = job->divisors;
+        if (status == MP_OK)
+            status = add(job, &new);
     }
     return status;
 }
@@ -206,7 +346,7 @@ enum mp_status mp_convert_plan(struct mp_convert *job)
 
     job->capacity =
         file ? mp_checkpoint_count(job->checkpoint)
-             : (size_t)job->model.layers * (MP_ROLE_COUNT + MP_EXPERT_PIECES) + MP_ROLE_LAYER;
+             : (size_t)job->model.layers * (MP_ROLE_COUNT + MP_EXPERT_PIECES) + MP_ROLE_LAYER + 1;
     job->tensors = calloc(job->capacity, sizeof(*job->tensors));
     if (job->tensors == NULL)
         return mp_fail_no_memory("the list of tensors", job->capacity * sizeof(*job->tensors));

@@ -90,11 +90,12 @@ enum mp_wtype mp_recipe_type(const struct mp_recipe *recipe, const struct mp_mod
                              const struct mp_convert_tensor *tensor)
 {
     const char *name = tensor->name;
-    enum mp_wtype type = tensor->experts > 0 || tensor->dims == 3 ? recipe->base : recipe->dense;
+    enum mp_wtype type = strstr(name, "_exps.") != NULL ? recipe->base : recipe->dense;
     unsigned layer = 0;
 
     if (tensor->dims == 1 || strstr(name, "ffn_gate_inp") != NULL ||
-        strstr(name, ".shortconv.conv.") != NULL || !ends_with(name, ".weight"))
+        strstr(name, ".shortconv.conv.") != NULL || strstr(name, ".ssm_conv1d.") != NULL ||
+        !ends_with(name, ".weight"))
         return MP_WTYPE_F32;
     if (strcmp(name, "output.weight") == 0 ||
         (model->tied && strcmp(name, "token_embd.weight") == 0))

@@ -13,43 +13,30 @@ static const struct {
     { "MixtralForCausalLM", "llama" },
     { "Qwen2MoeForCausalLM", "qwen2moe" },
     { "Qwen3MoeForCausalLM", "qwen3moe" },
+    { "Qwen3NextForCausalLM", "qwen3next" },
+    { "Qwen3_5MoeForConditionalGeneration", "qwen35moe" },
+    { "Qwen3_5MoeForCausalLM", "qwen35moe" },
     { "OlmoeForCausalLM", "olmoe" },
     { "GraniteMoeForCausalLM", "granitemoe" },
     { "Glm4MoeForCausalLM", "glm4moe" },
+    { "Glm4MoeLiteForCausalLM", "deepseek2" },
     { "Ernie4_5_MoeForCausalLM", "ernie4_5-moe" },
     { "MiniMaxM2ForCausalLM", "minimax-m2" },
     { "DeepseekForCausalLM", "deepseek" },
+    { "DeepseekV2ForCausalLM", "deepseek2" },
+    { "DeepseekV3ForCausalLM", "deepseek2" },
+    { "Gemma4ForConditionalGeneration", "gemma4" },
+    { "Gemma4ForCausalLM", "gemma4" },
+    { "GptOssForCausalLM", "gpt-oss" },
     { "Lfm2MoeForCausalLM", "lfm2moe" },
-};
-
-/* Families that are not written, and why. */
-static const struct {
-    const char *family, *reason;
-} refused[] = {
-#define LATENT "the matrix from latents to keys and values would be cut in two and turned"
-#define DELTA "norms, decays and rows of delta networks stand in another way there"
-    { "DeepseekV2ForCausalLM", LATENT },
-    { "DeepseekV3ForCausalLM", LATENT },
-    { "Glm4MoeLiteForCausalLM", LATENT },
-    { "Qwen3NextForCausalLM", DELTA },
-    { "Qwen3_5MoeForConditionalGeneration", DELTA },
-    { "Qwen3_5MoeForCausalLM", DELTA },
-    { "Gemma4ForConditionalGeneration", "layers have heads of several sizes" },
-    { "Gemma4ForCausalLM", "layers have heads of several sizes" },
-    { "GptOssForCausalLM", "matrices of experts are stored turned, or as MXFP4 already" },
-    { "PhimoeForCausalLM", "llama.cpp weighs its experts otherwise" },
-    { "XverseForCausalLM", "llama.cpp has it without experts only" },
-    { "XverseMoeForCausalLM", "llama.cpp has it without experts only" },
-#undef DELTA
-#undef LATENT
 };
 
 static const char *reason_of(const char *family)
 {
-    for (size_t i = 0; i < MP_ARRAY_LEN(refused); i++) {
-        if (strcmp(refused[i].family, family) == 0)
-            return refused[i].reason;
-    }
+    if (strcmp(family, "PhimoeForCausalLM") == 0)
+        return "llama.cpp weighs its experts otherwise";
+    if (strncmp(family, "Xverse", 6) == 0)
+        return "llama.cpp has it without experts only";
     return "their tensors have no names there";
 }
 
@@ -99,7 +86,19 @@ static const struct {
     FIELD(WHOLE, head_dim, "head size"),
     FIELD(WHOLE, positions_max, "context length"),
     FIELD(WHOLE, rotary_dim, "rotated elements of a head"),
+    FIELD(WHOLE, wide_kv_heads, "heads of keys and values with full attention"),
+    FIELD(WHOLE, wide_head_dim, "head size with full attention"),
+    FIELD(WHOLE, wide_rotary_dim, "rotated elements of a head with full attention"),
+    FIELD(WHOLE, window, "a sliding window"),
     FIELD(WHOLE, kv_rank, "latent attention"),
+    FIELD(WHOLE, q_rank, "a latent of queries"),
+    FIELD(WHOLE, nope_dim, "elements of a head that are not rotated"),
+    FIELD(WHOLE, value_dim, "elements of a value"),
+    FIELD(WHOLE, delta.key_heads, "heads of delta networks"),
+    FIELD(WHOLE, delta.value_heads, "values of delta networks"),
+    FIELD(WHOLE, delta.key_dim, "head size of delta networks"),
+    FIELD(WHOLE, delta.value_dim, "size of a value of delta networks"),
+    FIELD(WHOLE, delta.conv, "the convolution of delta networks"),
     FIELD(WHOLE, experts, "experts"),
     FIELD(WHOLE, experts_per_token, "experts of a token"),
     FIELD(WHOLE, expert_ffn, "channels of an expert"),
@@ -111,6 +110,7 @@ static const struct {
     FIELD(FLAG, qkv_bias, "biases of queries, keys and values"),
     FIELD(FLAG, o_bias, "a bias behind attention"),
     FIELD(FLAG, qk_norm, "norms of queries and keys"),
+    FIELD(FLAG, wide_values_are_keys, "keys that are values"),
     FIELD(FLAG, qk_norm_rows, "norms of all heads together"),
     FIELD(FLAG, norm_topk, "weights of experts divided by their sum"),
     FIELD(FLAG, tied, "a head that is the embedding"),
@@ -121,6 +121,8 @@ static const struct {
     FIELD(REAL, logit_scale, "a scale of logits"),
     FIELD(REAL, attention_scale, "a scale of attention"),
     FIELD(REAL, routed_scale, "a scale of experts"),
+    FIELD(REAL, latent_eps, "the number in norms of latents"),
+    FIELD(REAL, logit_cap, "a limit of logits"),
 };
 
 static bool is_same(const struct mp_model_config *a, const struct mp_model_config *b, size_t field)
@@ -138,13 +140,23 @@ static bool is_same(const struct mp_model_config *a, const struct mp_model_confi
     return fabsf(p - q) <= 1e-6f * fabsf(p);
 }
 
-static bool has_window(const struct mp_model_config *config)
+static bool is_near(double a, double b)
 {
-    for (uint32_t i = 0; i < config->layers; i++) {
-        if (config->windowed[i] && config->window < config->positions_max)
-            return true;
-    }
-    return false;
+    return fabs(a - b) <= 1e-6 * fabs(a);
+}
+
+/* Only numbers of the kind count. */
+static bool is_same_rope(const struct mp_rope *a, const struct mp_rope *b)
+{
+    if (a->kind != b->kind || a->kind == MP_ROPE_PLAIN)
+        return a->kind == b->kind;
+    if (a->kind == MP_ROPE_LONG) /* only files say so in a way that is written: by divisors */
+        return memcmp(a->factors, b->factors, sizeof(a->factors)) == 0;
+    return is_near(a->factor, b->factor) &&
+           (a->kind == MP_ROPE_LINEAR ||
+            (is_near(a->slow, b->slow) && is_near(a->fast, b->fast) &&
+             is_near(a->original, b->original) && is_near(a->magnitude, b->magnitude) &&
+             a->truncate == b->truncate));
 }
 
 static const char *difference(const struct mp_model_config *a, const struct mp_model_config *b)
@@ -157,15 +169,22 @@ static const char *difference(const struct mp_model_config *a, const struct mp_m
         return "which layers have experts";
     if (memcmp(a->linear, b->linear, sizeof(a->linear)) != 0)
         return "which layers have attention";
-    if (a->rope.kind != b->rope.kind)
+    if (memcmp(a->wide, b->wide, sizeof(a->wide)) != 0 ||
+        memcmp(a->windowed, b->windowed, sizeof(a->windowed)) != 0)
+        return "which layers have a sliding window";
+    if (!is_same_rope(&a->rope, &b->rope) || a->wide_factor != b->wide_factor)
         return "scaled positions";
-    if (fabs(a->rope_theta - b->rope_theta) > 1e-6 * a->rope_theta)
+    if (!is_near(a->rope_theta, b->rope_theta) || !is_near(a->wide_theta, b->wide_theta))
         return "the base of positions";
     if (a->router != b->router)
         return "the scores of experts";
     if (a->groups > 1 && a->group_best != b->group_best)
         return "how groups of experts are chosen";
-    return has_window(a) != has_window(b) ? "a sliding window" : NULL;
+    if (a->activation != b->activation ||
+        (a->activation == MP_ACTIVATION_CLAMPED &&
+         (!is_near(a->act_alpha, b->act_alpha) || !is_near(a->act_limit, b->act_limit))))
+        return "the activation and its limits";
+    return NULL;
 }
 
 enum mp_status mp_convert_check(const struct mp_convert *job, const char *path)

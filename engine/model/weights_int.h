@@ -1,6 +1,7 @@
 #ifndef MP_ENGINE_WEIGHTS_INT_H
 #define MP_ENGINE_WEIGHTS_INT_H
 
+#include "engine/model/form.h"
 #include "engine/model/weights.h"
 
 struct mp_name_numbers;
@@ -16,13 +17,7 @@ struct mp_weights_item {
     uint64_t float_offset; /* of converted elements */
     enum mp_wtype type;    /* in the file */
     uint64_t count;        /* elements */
-    uint32_t head_rows; /* rows of a head, for heads whose rotary pairs are moved half a head apart;
-                           0: keep the order */
-    uint32_t head_first;           /* but for these first ones of them */
-    uint32_t turn_rows, turn_cols; /* matrices of this size that are transposed; 0: none */
-    uint32_t tiles, tile_bytes;    /* parts of a row that stand in turns, so many turns; 0: none */
-    bool exponent;                 /* converted elements become -exp() of them */
-    float offset;                  /* added to converted elements */
+    struct mp_role_form form;
     const float **floats;
     const void **data;
 };

@@ -139,26 +139,6 @@ static enum mp_status find_name(const struct mp_weights_plan *plan, enum mp_role
     return mp_weights_name(name, names->name, &numbers);
 }
 
-/* The rows of a head that rotate; of latent attention, those behind the others. */
-static void part_heads(const struct mp_model_config *config, enum mp_role role,
-                       struct mp_weights_item *item)
-{
-    item->head_rows = config->head_dim;
-    if (config->kv_rank == 0)
-        return;
-    item->head_first = role == MP_ROLE_Q ? config->nope_dim : config->kv_rank;
-    item->head_rows = item->head_first + config->rotary_dim;
-}
-
-/* What is missing in the weights of norms. */
-static float norm_offset(const struct mp_model_config *config, enum mp_role role)
-{
-    const bool norm = role == MP_ROLE_FINAL_NORM || role == MP_ROLE_ATTN_NORM ||
-                      role == MP_ROLE_FFN_NORM || role == MP_ROLE_Q_NORM || role == MP_ROLE_K_NORM;
-
-    return norm && config->arch->norm_offset ? 1 : 0;
-}
-
 /* Convolutions of each channel have a dimension of 1 in between, but in GGUF files. */
 static void add_dimension(const struct mp_weights_plan *plan, struct mp_tensor_need *need)
 {
@@ -183,25 +163,12 @@ static void stack_heads(const struct mp_model_config *config, struct mp_tensor_n
 static void turn_heads(const struct mp_model_config *config, struct mp_weights_item *item,
                        struct mp_view *view)
 {
-    if (view->type >= MP_WTYPE_PLAIN_COUNT)
+    if (view->type >= MP_WTYPE_PLAIN_COUNT) {
+        item->form.turn_rows = 0;
         return;
-    item->turn_rows = config->kv_rank;
-    item->turn_cols = config->nope_dim;
+    }
     view->rows = (size_t)config->heads * config->nope_dim;
     view->cols = config->kv_rank;
-}
-
-/* Columns of plain numbers go back to the order that directories have; blocks stay. */
-static void order_tiles(const struct mp_model_config *config, struct mp_weights_item *item,
-                        struct mp_delta_weights *weights)
-{
-    const struct mp_delta *delta = &config->delta;
-
-    if (item->type >= MP_WTYPE_PLAIN_COUNT)
-        return;
-    weights->in_order = true;
-    item->tiles = delta->value_heads / delta->key_heads;
-    item->tile_bytes = (uint32_t)mp_wtype_bytes(item->type, delta->value_dim);
 }
 
 /*
@@ -225,8 +192,7 @@ static enum mp_status want_role(struct mp_weights_plan *plan, enum mp_role role,
 
     mp_assert(plan->item_count < plan->item_capacity);
     item->count = need.shape[0] * (matrix ? need.shape[1] : 1);
-    item->offset = norm_offset(plan->config, role);
-    item->exponent = role == MP_ROLE_DELTA_DECAY && !plan->config->arch->decays;
+    item->form = mp_role_form(plan->config, plan->config->arch, role);
     if (role == MP_ROLE_DELTA_CONV || role == MP_ROLE_CONV)
         add_dimension(plan, &need);
     if (role == MP_ROLE_K_UP || role == MP_ROLE_V_UP)
@@ -240,12 +206,13 @@ static enum mp_status want_role(struct mp_weights_plan *plan, enum mp_role role,
                                   .rows = mp_dim_size(plan->config, info->rows, layer),
                                   .cols = mp_dim_size(plan->config, info->cols, layer) };
         item->data = &view->data;
-        if (plan->config->arch->rotary_neighbours && (role == MP_ROLE_Q || role == MP_ROLE_K))
-            part_heads(plan->config, role, item);
         if (role == MP_ROLE_K_UP)
             turn_heads(plan->config, item, view);
-        if (role == MP_ROLE_DELTA_OUT && plan->config->delta.tiled)
-            order_tiles(plan->config, item, &plan->weights->layers[layer].delta);
+        /* Columns of plain numbers go back to the order that directories have; blocks stay. */
+        if (item->form.tile_cols != 0 && item->type >= MP_WTYPE_PLAIN_COUNT)
+            item->form.tile_cols = 0;
+        else if (item->form.tile_cols != 0)
+            plan->weights->layers[layer].delta.in_order = true;
     } else {
         item->floats = (const float **)(void *)view;
     }

@@ -168,19 +168,18 @@ static enum mp_status read_runs(struct load *load, const struct mp_weights_io *i
 /* Rows 2i and 2i + 1 of each head become rows i and i + D/2, counted behind those that stay. */
 static enum mp_status part_neighbours(const struct mp_weights_item *item, char *data)
 {
-    const size_t head_rows = item->head_rows;
+    const size_t head_rows = item->form.head_rows;
     const size_t row_bytes = item->tensor->st.bytes / item->tensor->st.shape[0];
-    const size_t head_bytes = head_rows * row_bytes, first = item->head_first;
-    const size_t half = (head_rows - first) / 2;
+    const size_t head_bytes = head_rows * row_bytes;
     char *head = malloc(head_bytes);
 
     if (head == NULL)
         return mp_fail_no_memory("the rows of a head", head_bytes);
     for (uint64_t at = 0; at < item->tensor->st.bytes; at += head_bytes) {
         memcpy(head, data + at, head_bytes);
-        for (size_t row = 0; row < head_rows - first; row++)
-            memcpy(data + at + (first + row / 2 + row % 2 * half) * row_bytes,
-                   head + (first + row) * row_bytes, row_bytes);
+        for (size_t row = 0; row < head_rows; row++)
+            memcpy(data + at + mp_form_head_row(&item->form, row) * row_bytes,
+                   head + row * row_bytes, row_bytes);
     }
     free(head);
     return MP_OK;
@@ -189,7 +188,7 @@ static enum mp_status part_neighbours(const struct mp_weights_item *item, char *
 /* Each matrix in its place. */
 static enum mp_status turn_matrices(const struct mp_weights_item *item, char *data)
 {
-    const size_t rows = item->turn_rows, cols = item->turn_cols,
+    const size_t rows = item->form.turn_rows, cols = item->form.turn_cols,
                  size = mp_wtype_bytes(item->type, 1);
     const size_t bytes = rows * cols * size;
     char *matrix = malloc(bytes);
@@ -208,20 +207,20 @@ static enum mp_status turn_matrices(const struct mp_weights_item *item, char *da
     return MP_OK;
 }
 
-/* Part i of a row, of n in t turns, becomes part i % (n / t) * t + i / (n / t). */
+/* Parts of rows that take turns come together. */
 static enum mp_status order_tiles(const struct mp_weights_item *item, char *data)
 {
     const size_t bytes = item->tensor->st.bytes / item->tensor->st.shape[0];
-    const size_t parts = bytes / item->tile_bytes, keys = parts / item->tiles;
+    const size_t tile_bytes = mp_wtype_bytes(item->type, item->form.tile_cols);
     char *row = malloc(bytes);
 
     if (row == NULL)
         return mp_fail_no_memory("a row of a matrix", bytes);
     for (uint64_t at = 0; at < item->tensor->st.bytes; at += bytes) {
         memcpy(row, data + at, bytes);
-        for (size_t i = 0; i < parts; i++)
-            memcpy(data + at + (i % keys * item->tiles + i / keys) * item->tile_bytes,
-                   row + i * item->tile_bytes, item->tile_bytes);
+        for (size_t i = 0; i < bytes / tile_bytes; i++)
+            memcpy(data + at + mp_form_tile(&item->form, i) * tile_bytes, row + i * tile_bytes,
+                   tile_bytes);
     }
     free(row);
     return MP_OK;
@@ -231,9 +230,9 @@ static enum mp_status order_tiles(const struct mp_weights_item *item, char *data
 static void convert_item(const struct mp_weights_item *item, float *out, const char *data)
 {
     mp_kernels_ref.convert(out, data, item->type, item->count);
-    for (uint64_t k = 0; item->offset != 0 && k < item->count; k++)
-        out[k] += item->offset;
-    for (uint64_t k = 0; item->exponent && k < item->count; k++)
+    for (uint64_t k = 0; item->form.offset != 0 && k < item->count; k++)
+        out[k] += item->form.offset;
+    for (uint64_t k = 0; item->form.exponent && k < item->count; k++)
         out[k] = -expf(out[k]);
 }
 
@@ -245,11 +244,11 @@ static enum mp_status set_addresses(const struct mp_weights_plan *plan)
     for (size_t i = 0; status == MP_OK && i < plan->item_count; i++) {
         const struct mp_weights_item *item = &plan->items[i];
 
-        if (item->head_rows != 0)
+        if (item->form.head_rows != 0)
             status = part_neighbours(item, block + item->block_offset);
-        if (item->turn_rows != 0)
+        if (item->form.turn_rows != 0)
             status = turn_matrices(item, block + item->block_offset);
-        if (item->tiles != 0)
+        if (item->form.tile_cols != 0)
             status = order_tiles(item, block + item->block_offset);
         if (item->data != NULL) {
             *item->data = block + item->block_offset;

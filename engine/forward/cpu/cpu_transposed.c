@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "engine/forward/cpu/cpu_int.h"
+#include "kernels/cpu/mxfp4.h"
 
 /* A matrix as it is stored: its rows are columns of the wanted one, `step` elements apart. */
 struct columns {
@@ -83,31 +84,19 @@ void mp_cpu_transposed_down(const struct mp_engine *engine, const struct mp_ffn_
 
 /* ---- MXFP4 apart */
 
-/* Of 32 weights here a byte has two neighbours; in a block it has one of each half. */
-static void put_block(unsigned char *block, const unsigned char *nibbles, unsigned char scale)
-{
-    block[0] = scale;
-    for (size_t i = 0; i < 16; i++) {
-        const unsigned shift = i % 2 * 4;
-
-        block[1 + i] = (unsigned char)((nibbles[i / 2] >> shift & 15) |
-                                       (nibbles[8 + i / 2] >> shift & 15) << 4);
-    }
-}
-
 /* Rows first, first + step, ... of a matrix become rows of blocks. */
 static void put_blocks(const struct mp_view *view, const void *scales, size_t first, size_t rows,
                        size_t step, void *tile)
 {
-    const size_t blocks = view->cols / 32, block_bytes = mp_wtype_bytes(MP_WTYPE_MXFP4, 32);
+    const size_t blocks = view->cols / 32;
     unsigned char *out = tile;
 
     for (size_t r = 0; r < rows; r++) {
         const size_t row = (first + r * step) * blocks;
 
-        for (size_t b = 0; b < blocks; b++, out += block_bytes)
-            put_block(out, (const unsigned char *)view->data + (row + b) * 16,
-                      ((const unsigned char *)scales)[row + b]);
+        for (size_t b = 0; b < blocks; b++, out += MP_MXFP4_BLOCK)
+            mp_mxfp4_join(out, (const unsigned char *)view->data + (row + b) * MP_MXFP4_NIBBLES,
+                          ((const unsigned char *)scales)[row + b]);
     }
 }
 

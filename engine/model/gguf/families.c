@@ -29,7 +29,7 @@ const struct mp_arch mp_arch_gguf_glm4moe = {
     },
     .switches = { .norm_topk = { "expert_weights_norm", false } },
     .names = {
-        MP_GGUF_COMMON_NAMES,
+        MP_GGUF_LATE_NAMES,
         MP_GGUF_QKV_BIAS_NAMES,
         MP_GGUF_QK_NORM_NAMES,
         MP_GGUF_DENSE_NAMES,
@@ -53,7 +53,7 @@ const struct mp_arch mp_arch_gguf_gpt_oss = {
     },
     .switches = { .norm_topk = { NULL, true } },
     .names = {
-        MP_GGUF_COMMON_NAMES,
+        MP_GGUF_LATE_NAMES,
         MP_GGUF_QKV_BIAS_NAMES,
         [MP_ROLE_O_BIAS] = { MP_GGUF_BLOCK "attn_output.bias", NULL },
         [MP_ROLE_SINKS] = { MP_GGUF_BLOCK "attn_sinks.weight", NULL },

@@ -19,12 +19,18 @@
     [MP_ROLE_FFN_NORM] = { MP_GGUF_BLOCK "ffn_norm.weight", \
                            MP_GGUF_BLOCK "post_attention_norm.weight" }
 
+/* Of families whose norm before experts has the name of one behind attention. */
+#define MP_GGUF_LATE_NORM_NAME                                         \
+    [MP_ROLE_FFN_NORM] = { MP_GGUF_BLOCK "post_attention_norm.weight", \
+                           MP_GGUF_BLOCK "ffn_norm.weight" }
+
 #define MP_GGUF_QKV_NAMES                                  \
     [MP_ROLE_Q] = { MP_GGUF_BLOCK "attn_q.weight", NULL }, \
     [MP_ROLE_K] = { MP_GGUF_BLOCK "attn_k.weight", NULL }, \
     [MP_ROLE_V] = { MP_GGUF_BLOCK "attn_v.weight", NULL }
 
 #define MP_GGUF_COMMON_NAMES MP_GGUF_END_NAMES, MP_GGUF_FFN_NORM_NAME, MP_GGUF_QKV_NAMES
+#define MP_GGUF_LATE_NAMES MP_GGUF_END_NAMES, MP_GGUF_LATE_NORM_NAME, MP_GGUF_QKV_NAMES
 
 /* Experts of a layer: gate, up and down, or gate and up together. */
 #define MP_GGUF_EXPERTS                                                                    \

@@ -3,14 +3,14 @@
 #include "engine/model/gguf/families_int.h"
 
 /* What both have in common. */
-#define DELTA_NAMES                                                                                \
-    MP_GGUF_COMMON_NAMES, MP_GGUF_QK_NORM_NAMES, MP_GGUF_SHARED_NAMES, MP_GGUF_SHARED_SWITCH_NAME, \
-        [MP_ROLE_DELTA_QKV] = { MP_GGUF_BLOCK "attn_qkv.weight", NULL },                           \
-        [MP_ROLE_DELTA_GATE] = { MP_GGUF_BLOCK "attn_gate.weight", NULL },                         \
-        [MP_ROLE_DELTA_CONV] = { MP_GGUF_BLOCK "ssm_conv1d.weight", NULL },                        \
-        [MP_ROLE_DELTA_STEP_BIAS] = { MP_GGUF_BLOCK "ssm_dt.bias", NULL },                         \
-        [MP_ROLE_DELTA_DECAY] = { MP_GGUF_BLOCK "ssm_a", NULL },                                   \
-        [MP_ROLE_DELTA_NORM] = { MP_GGUF_BLOCK "ssm_norm.weight", NULL },                          \
+#define DELTA_NAMES                                                                              \
+    MP_GGUF_LATE_NAMES, MP_GGUF_QK_NORM_NAMES, MP_GGUF_SHARED_NAMES, MP_GGUF_SHARED_SWITCH_NAME, \
+        [MP_ROLE_DELTA_QKV] = { MP_GGUF_BLOCK "attn_qkv.weight", NULL },                         \
+        [MP_ROLE_DELTA_GATE] = { MP_GGUF_BLOCK "attn_gate.weight", NULL },                       \
+        [MP_ROLE_DELTA_CONV] = { MP_GGUF_BLOCK "ssm_conv1d.weight", NULL },                      \
+        [MP_ROLE_DELTA_STEP_BIAS] = { MP_GGUF_BLOCK "ssm_dt.bias", NULL },                       \
+        [MP_ROLE_DELTA_DECAY] = { MP_GGUF_BLOCK "ssm_a", NULL },                                 \
+        [MP_ROLE_DELTA_NORM] = { MP_GGUF_BLOCK "ssm_norm.weight", NULL },                        \
         [MP_ROLE_DELTA_OUT] = { MP_GGUF_BLOCK "ssm_out.weight", NULL }
 
 #define DELTA_FAMILY                                             \

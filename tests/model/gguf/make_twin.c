@@ -1,11 +1,9 @@
 /*
- * make_twin MODEL ARCH OUT.gguf: a model directory as a GGUF file of floats, for
- * tests/system/families/llama_test.py.
+ * make_twin MODEL ARCH OUT.gguf: a model directory as a GGUF file of floats, as `repack` writes it,
+ * for tests/system/families/llama_test.py.
  */
+#include "tests/model/gguf/convert.h"
 #include "tests/model/gguf/twin_runs.h"
-#include "tests/model/rewrite.h"
-#include "tests/support/test.h"
-#include "vmm/base/compiler.h"
 
 /* llama.cpp has delta networks only where heads of values are as long as those of keys: the models
  * lose a third of the values, and keep the numbers that fit. */
@@ -39,21 +37,23 @@ int main(int argc, char **argv)
     static const char *const first_layer[] = { "\"num_hidden_layers\": 3",
                                                "\"num_hidden_layers\": 1", "[\n    1\n  ]", "[]",
                                                NULL };
-    struct to_gguf job;
+    const struct mp_pool_config one = { .threads = 1 };
+    const char *model = in_tmpdir("wide");
 
     if (argc != 4) {
         fprintf(stderr, "usage: make_twin MODEL ARCH OUT.gguf\n");
         return 2;
     }
-    job = plain(in_tmpdir("wide"), argv[2], argv[3]);
     if (strcmp(argv[2], "gpt-oss") == 0)
-        rewrite_model(argv[1], job.model, twin_config(argv[1], positions), rewrite_as_f32);
+        rewrite_model(argv[1], model, twin_config(argv[1], positions), rewrite_as_f32);
     else if (strcmp(argv[2], "qwen2moe") == 0)
-        rewrite_model(argv[1], job.model, twin_config(argv[1], first_layer), rewrite_as_f32);
+        rewrite_model(argv[1], model, twin_config(argv[1], first_layer), rewrite_as_f32);
     else if (strcmp(argv[2], "qwen3next") == 0 || strcmp(argv[2], "qwen35moe") == 0)
-        rewrite_model(argv[1], job.model, twin_config(argv[1], values), shorten);
+        rewrite_model(argv[1], model, twin_config(argv[1], values), shorten);
     else
-        rewrite_model(argv[1], job.model, NULL, rewrite_as_f32);
-    to_gguf(&job);
+        rewrite_model(argv[1], model, NULL, rewrite_as_f32);
+    CHECK_EQ(mp_pool_create(&one, NULL, MP_TOPOLOGY_ANY_NODE, &pool), MP_OK);
+    convert(model, argv[3], "f32");
+    mp_pool_destroy(pool);
     return 0;
 }

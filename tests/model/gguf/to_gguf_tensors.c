@@ -103,17 +103,6 @@ static void put_expert_biases(struct writer *w, uint32_t layer)
     fwrite(bias->down, 4, E * H, begin_role(w, MP_ROLE_EXPERT_DOWN_BIAS, layer, E, H));
 }
 
-/* The second matrix of queries, and the norm before experts as some converters call it. */
-static bool has_other_name(const struct writer *w, enum mp_role role)
-{
-    static const char *const archs[] = { "glm4moe", "gpt-oss", "qwen3next", "qwen35moe" };
-    bool other = role == MP_ROLE_Q && w->config.q_rank > 0;
-
-    for (size_t i = 0; role == MP_ROLE_FFN_NORM && i < sizeof(archs) / sizeof(archs[0]); i++)
-        other |= strcmp(w->arch->name, archs[i]) == 0;
-    return other;
-}
-
 static void put_role(struct writer *w, enum mp_role role, uint32_t layer)
 {
     const struct mp_role_info *info = &mp_roles[role];
@@ -121,6 +110,7 @@ static void put_role(struct writer *w, enum mp_role role, uint32_t layer)
         role < MP_ROLE_LAYER ? (const char *)w->weights : (const char *)&w->weights->layers[layer];
     const void *member = owner + info->offset;
     const uint64_t rows = mp_dim_size(&w->config, info->rows, layer);
+    const bool second = role == MP_ROLE_Q && w->config.q_rank > 0; /* of two matrices of queries */
     char name[128];
 
     if ((role == MP_ROLE_KV_UP && !w->job->whole_latent) ||
@@ -133,7 +123,7 @@ static void put_role(struct writer *w, enum mp_role role, uint32_t layer)
         !mp_role_needed(&w->config, role, layer))
         return;
     mp_arch_format(name, sizeof(name),
-                   has_other_name(w, role) ? w->arch->names[role].other : w->arch->names[role].name,
+                   second ? w->arch->names[role].other : w->arch->names[role].name,
                    &(struct mp_name_numbers){ .layer = layer });
     if (w->job->leave != NULL && strcmp(w->job->leave, name) == 0)
         return;
