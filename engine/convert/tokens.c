@@ -12,13 +12,14 @@
 #define TEMPLATE_NAME "chat_template.jinja"
 
 /* Kinds of tokens, by their numbers in files. */
-enum { KIND_NORMAL = 1, KIND_CONTROL = 3, KIND_USER = 4, KIND_UNUSED = 5 };
+enum { KIND_NORMAL = 1, KIND_CONTROL = 3, KIND_USER = 4, KIND_UNUSED = 5, KIND_BYTE = 6 };
 
 struct words {
     const struct mp_convert *job;
     struct mp_gguf_out *out;
     struct mp_tokenizer *tok;
     json_t *root;
+    bool marked; /* spaces are, and what has no piece is written as bytes */
     bool *added; /* [vocab]: outside of the model's own vocabulary */
 };
 
@@ -32,6 +33,27 @@ static void put_token_ids(const struct words *w)
         mp_gguf_put_u32(w->out, KEY("bos_token_id"), model->bos);
     for (size_t i = 0; i < model->eos_count && i < MP_ARRAY_LEN(ends); i++)
         mp_gguf_put_u32(w->out, ends[i], model->eos[i]);
+}
+
+/* "<0xE2>": a byte of what has no piece. */
+static bool is_byte(const char *text, size_t bytes)
+{
+    return bytes == 6 && strncmp(text, "<0x", 3) == 0 && text[5] == '>';
+}
+
+static uint32_t kind_of(const struct words *w, uint32_t id)
+{
+    size_t bytes = 0;
+    const char *text =
+        id < mp_tokenizer_vocab_count(w->tok) ? mp_tokenizer_content(w->tok, id, &bytes) : NULL;
+
+    if (text == NULL)
+        return KIND_UNUSED;
+    if (mp_tokenizer_is_special(w->tok, id))
+        return KIND_CONTROL;
+    if (w->added[id])
+        return KIND_USER;
+    return w->marked && is_byte(text, bytes) ? KIND_BYTE : KIND_NORMAL;
 }
 
 /* Every row of the embedding has a token, so those that the tokenizer lacks are named. */
@@ -50,16 +72,8 @@ static void put_tokens(const struct words *w)
                          text != NULL ? bytes : strlen(made));
     }
     mp_gguf_put_array(w->out, KEY("token_type"), MP_GGUF_I32, count);
-    for (uint32_t id = 0; id < count; id++) {
-        const bool used = id < known && mp_tokenizer_content(w->tok, id, &bytes) != NULL;
-
-        mp_gguf_put(w->out->file,
-                    !used                                 ? KIND_UNUSED
-                    : mp_tokenizer_is_special(w->tok, id) ? KIND_CONTROL
-                    : w->added[id]                        ? KIND_USER
-                                                          : KIND_NORMAL,
-                    4);
-    }
+    for (uint32_t id = 0; id < count; id++)
+        mp_gguf_put(w->out->file, kind_of(w, id), 4);
 }
 
 /* "a b", or ["a", "b"]; both were accepted as merges. */
@@ -115,7 +129,8 @@ static enum mp_status put_tokenizer(struct words *w)
 
     if (status != MP_OK)
         return status;
-    if (pre == NULL)
+    w->marked = pre == NULL && mp_tokenizer_gguf_marked(w->root);
+    if (pre == NULL && !w->marked)
         return mp_fail(MP_ERR_MODEL, "E_TOK_PATTERN",
                        "'" FILE_NAME "' cuts text in a way that this engine knows no name of in "
                        "GGUF files; move it away to write a model without tokenizer");
@@ -128,8 +143,11 @@ static enum mp_status put_tokenizer(struct words *w)
         if (id >= 0 && id < w->job->model.vocab)
             w->added[id] = true;
     }
-    mp_gguf_put_string(w->out, KEY("model"), "gpt2");
-    mp_gguf_put_string(w->out, KEY("pre"), pre);
+    mp_gguf_put_string(w->out, KEY("model"), w->marked ? "gemma4" : "gpt2");
+    if (w->marked)
+        mp_gguf_put_bool(w->out, KEY("add_space_prefix"), false);
+    else
+        mp_gguf_put_string(w->out, KEY("pre"), pre);
     put_tokens(w);
     put_merges(w);
     put_token_ids(w);

@@ -9,4 +9,7 @@
  * knows. A constant. */
 const char *mp_tokenizer_gguf_pre(const json_t *root);
 
+/* Are words not cut but spaces marked, as in Gemma's files, which GGUF files call "gemma4"? */
+bool mp_tokenizer_gguf_marked(const json_t *root);
+
 #endif

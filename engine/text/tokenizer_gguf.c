@@ -17,7 +17,7 @@
 /* Kinds of tokens, by their numbers in files. */
 enum { KIND_NORMAL = 1, KIND_UNKNOWN, KIND_CONTROL, KIND_USER, KIND_UNUSED, KIND_BYTE };
 
-#define MARK "\xe2\x96\x81" /* of SentencePiece, for a space */
+#define MARK MP_TOK_MARK
 
 struct making {
     const struct mp_gguf *gguf;

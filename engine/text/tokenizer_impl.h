@@ -253,6 +253,9 @@ struct mp_tok_dec {
 /* The name that only the loader of GGUF files has for the second one. */
 #define MP_TOK_SCORED_TYPE "ScoredBPE"
 
+/* Of SentencePiece, for a space. */
+#define MP_TOK_MARK "\xe2\x96\x81"
+
 enum mp_tok_model { MP_TOK_MERGES, MP_TOK_SCORES, MP_TOK_UNIGRAM };
 
 struct mp_tokenizer {

@@ -107,3 +107,21 @@ const char *mp_tokenizer_gguf_pre(const json_t *root)
     }
     return NULL;
 }
+
+/* Cutting at spaces, of which there are none by then, is no cut. */
+bool mp_tokenizer_gguf_marked(const json_t *root)
+{
+    const json_t *normalizer = json_object_get(root, "normalizer");
+    const json_t *model = json_object_get(root, "model");
+    const json_t *stage = json_object_get(root, "pre_tokenizer");
+    const char *from = text_of(json_object_get(normalizer, "pattern"), "String");
+    const char *to = text_of(normalizer, "content");
+    const char *cut = text_of(json_object_get(stage, "pattern"), "String");
+
+    return is_type(normalizer, "Replace") && from != NULL && strcmp(from, " ") == 0 && to != NULL &&
+           strcmp(to, MP_TOK_MARK) == 0 && json_is_true(json_object_get(model, "byte_fallback")) &&
+           json_is_object(json_object_get(model, "vocab")) &&
+           !json_is_true(json_object_get(model, "ignore_merges")) &&
+           (json_is_null(stage) || stage == NULL ||
+            (is_type(stage, "Split") && cut != NULL && strcmp(cut, " ") == 0));
+}

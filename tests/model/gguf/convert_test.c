@@ -272,15 +272,13 @@ static void threads_change_nothing(void)
 
 /* ---- tokenizers */
 
-static void the_tokenizer_is_the_directorys(void)
+static void check_tokenizers(const char *model, const char *out)
 {
     static const char text[] = "def main():\n    print(\"h\xc3\xa9llo  w\xc3\xb6rld\", 12345) "
                                "<|im_start|>\xf0\x9f\x98\x80\t\r\n";
-    const char *out = in_tmpdir("tokens.gguf");
     struct mp_tokenizer *a, *b;
 
-    convert(TINY, out, "q8_0");
-    CHECK_EQ(mp_tokenizer_load(TINY, &a), MP_OK);
+    CHECK_EQ(mp_tokenizer_load(model, &a), MP_OK);
     CHECK_EQ(mp_tokenizer_load(out, &b), MP_OK);
     for (size_t bytes = 0; bytes < sizeof(text); bytes++) {
         struct mp_ids x = { .count = 0 }, y = { .count = 0 };
@@ -292,10 +290,52 @@ static void the_tokenizer_is_the_directorys(void)
         mp_ids_free(&x);
         mp_ids_free(&y);
     }
-    CHECK_EQ(mp_tokenizer_eos(b), 2047);
-    CHECK(mp_tokenizer_is_special(b, 2046));
     mp_tokenizer_destroy(a);
     mp_tokenizer_destroy(b);
+}
+
+static void the_tokenizer_is_the_directorys(void)
+{
+    const char *out = in_tmpdir("tokens.gguf");
+    struct mp_tokenizer *tok;
+
+    convert(TINY, out, "q8_0");
+    check_tokenizers(TINY, out);
+    CHECK_EQ(mp_tokenizer_load(out, &tok), MP_OK);
+    CHECK_EQ(mp_tokenizer_eos(tok), 2047);
+    CHECK(mp_tokenizer_is_special(tok, 2046));
+    mp_tokenizer_destroy(tok);
+}
+
+/* As many rows as that tokenizer has tokens. */
+static void make_rows(struct rewritten *tensor)
+{
+    if (strstr(tensor->name, "embed_tokens") == NULL)
+        return;
+    tensor->bytes = tensor->bytes / tensor->shape[0] * 1500;
+    tensor->shape[0] = 1500;
+    free(tensor->data);
+    tensor->data = calloc(1, tensor->bytes);
+    CHECK(tensor->data != NULL);
+}
+
+/* Spaces are marked, and other bytes have tokens of their own. */
+static void marked_spaces_stay(void)
+{
+    static const char *const rows[] = { "\"vocab_size\": 97", "\"vocab_size\": 1500", NULL };
+    const char *model = in_tmpdir("marked"), *out = in_tmpdir("marked.gguf");
+    char path[PATH_BYTES];
+    size_t bytes;
+    char *text = bytes_of("tests/data/tokenizers/gemma/tokenizer.json", &bytes);
+    FILE *file;
+
+    rewrite_model(DATA "gemma4_text-a", model, twin_config(DATA "gemma4_text-a", rows), make_rows);
+    snprintf(path, sizeof(path), "%s/tokenizer.json", model);
+    file = fopen(path, "wb");
+    CHECK(file != NULL && fwrite(text, 1, bytes, file) == bytes && fclose(file) == 0);
+    free(text);
+    convert(model, out, "bf16");
+    check_tokenizers(model, out);
 }
 
 int main(void)
@@ -310,6 +350,7 @@ int main(void)
     RUN(a_file_of_a_file_is_that_of_the_directory);
     RUN(threads_change_nothing);
     RUN(the_tokenizer_is_the_directorys);
+    RUN(marked_spaces_stay);
     mp_pool_destroy(pool);
     return 0;
 }
