@@ -421,6 +421,9 @@ mp_test(model/slices_test LIBS mp_engine SOURCES tests/model/harness.c
     tests/model/tiny_model.c tests/model/repack_check.c TIMEOUT 300)
 mp_test(model/repack/repack_fault_test LIBS mp_engine SOURCES tests/model/tiny_model.c
     tests/model/repack_check.c WRAP_FILES LABELS fault TIMEOUT 300)
+mp_test(model/repack/repack_mxfp4_test LIBS mp_engine PkgConfig::JANSSON m SOURCES tests/model/harness.c
+    tests/model/gguf/twin_runs.c tests/model/repack_check.c tests/model/rewrite.c tests/model/tiny_model.c
+    ${TO_GGUF} WRAP LABELS fault TIMEOUT 300)
 mp_test(model/repack/repack_cli_test LIBS mp_engine PkgConfig::JANSSON
     SOURCES tests/model/repack_check.c ARGS $<TARGET_FILE:moepager>
     TIMEOUT 200)

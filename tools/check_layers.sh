@@ -47,7 +47,7 @@ engine/model:       vmm/* kernels/cpu policy engine/model/arch engine/model/side
 engine/model/arch:  vmm/base engine/model
 engine/model/gguf:  vmm/* engine/model engine/model/arch
 engine/model/sidecar: vmm/* policy policy/lookahead engine/model
-engine/repack:      vmm/* policy engine/model engine/model/arch
+engine/repack:      vmm/* policy kernels/cpu kernels/cpu/quant engine/model engine/model/arch
 engine/convert:     vmm/* kernels/cpu kernels/cpu/quant engine/model engine/model/arch engine/pool engine/text
 engine/gpu:         vmm/* kernels/* policy
 engine/preload:     vmm/* engine/session

@@ -28,7 +28,9 @@ static void print_text(const struct mp_args *args, const struct mp_repack_report
            (double)r->reads_before / r->experts,
            (double)r->read_bytes_before / (double)r->reads_before / 1024,
            (double)r->pad_bytes * mib, r->files_copied,
-           r->fused ? "; fused experts were split" : "");
+           r->fused             ? "; fused experts were split"
+           : args->type != NULL ? "; experts were rounded to MXFP4"
+                                : "");
     if (r->slices > 1)
         printf("each expert in %" PRIu32 " slices, for moepager only; %s those of whole experts\n",
                r->slices,
@@ -43,6 +45,8 @@ static void print_json(const struct mp_args *args, const struct mp_repack_report
     mp_json_object_begin(&json, NULL);
     mp_json_put_string(&json, "model", args->model);
     mp_json_put_string(&json, "out", args->out);
+    if (args->type != NULL)
+        mp_json_put_string(&json, "type", args->type);
     mp_json_put_u64(&json, "files", r->shards);
     mp_json_put_u64(&json, "files_kept", r->shards_kept);
     mp_json_put_u64(&json, "other_files_copied", r->files_copied);
@@ -138,13 +142,15 @@ static enum mp_status check_form(const struct mp_args *args, const struct mp_set
                        mp_quote(quoted, args->to, strlen(args->to)));
     if (gguf && args->type == NULL)
         return mp_fail(MP_ERR_CONFIG, "E_USAGE", "--to gguf needs --type, such as --type q8_0");
-    if (gguf && settings->run.slices > 1)
-        return mp_fail(MP_ERR_CONFIG, "E_USAGE", "--slices is for --to safetensors only");
-    if (!gguf && args->type != NULL)
+    if (args->type != NULL && settings->run.slices > 1)
+        return mp_fail(MP_ERR_CONFIG, "E_USAGE", "--slices is for --to safetensors without --type");
+    if (!gguf && args->type != NULL && strcmp(args->type, "mxfp4") != 0)
         return mp_fail(MP_ERR_CONFIG, "E_USAGE",
-                       "--type is for --to gguf: safetensors files have no such types");
+                       "--type '%s' has no form in safetensors files; give --to gguf, or --type "
+                       "mxfp4 for the experts of gpt-oss",
+                       mp_quote(quoted, args->type, strlen(args->type)));
     if (!gguf && args->imatrix != NULL)
-        return mp_fail(MP_ERR_CONFIG, "E_USAGE", "--imatrix is for --type");
+        return mp_fail(MP_ERR_CONFIG, "E_USAGE", "--imatrix is for --to gguf, with a --type");
     return MP_OK;
 }
 
@@ -158,6 +164,7 @@ enum mp_status mp_cmd_repack(const struct mp_args *args, const struct mp_setting
         .out = args->out,
         .slices = (uint32_t)settings->run.slices,
         .shard_bytes = args->shard_bytes,
+        .mxfp4 = args->type != NULL, /* of safetensors; there is no other */
         .force = args->force,
         .progress = &progress,
     };

@@ -128,7 +128,10 @@ static inline uint64_t mp_transposed_rows(uint64_t hidden)
 
 enum { MP_PIECE_GATE, MP_PIECE_UP, MP_PIECE_DOWN, MP_EXPERT_PIECES };
 
-/* Where nibbles and scales are apart: those of gate and up, and of down. */
+/* Where nibbles and scales are apart: those of gate and up, and of down; what is behind the names
+ * of their tensors. */
+#define MP_APART_NIBBLES_SUFFIX "_blocks"
+#define MP_APART_SCALES_SUFFIX "_scales"
 enum { MP_APART_BOTH, MP_APART_BOTH_SCALES, MP_APART_DOWN, MP_APART_DOWN_SCALES, MP_APART_PIECES };
 
 /* Of an expert's matrices. Quantisers give some layers' down projections more bits. */

@@ -148,7 +148,8 @@ static enum mp_status want_apart_pieces(struct mp_weights_plan *plan, uint32_t u
         char suffixed[PATTERN_BYTES];
         struct mp_tensor_name name;
 
-        snprintf(suffixed, sizeof(suffixed), "%s%s", pattern, scales ? "_scales" : "_blocks");
+        snprintf(suffixed, sizeof(suffixed), "%s%s", pattern,
+                 scales ? MP_APART_SCALES_SUFFIX : MP_APART_NIBBLES_SUFFIX);
         status = mp_weights_name(&name, suffixed, numbers);
         if (status == MP_OK)
             status = mp_weights_find_bytes(plan, name.text, shape, scales ? 3 : 4, &tensor);

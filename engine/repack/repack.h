@@ -19,6 +19,10 @@
  * config.json (engine/model/config.h) and is for moepager only; repacking it with one slice
  * restores the ordinary model.
  *
+ * With `mxfp4` experts are rounded, and written for all of a layer in tensors of nibbles and
+ * scales, under the names of gpt-oss's own checkpoints; config.json says so. Only directories of
+ * that family can be so.
+ *
  * Files are written as "<name>.part" and verified by reading before they are renamed;
  * MP_REPACK_MANIFEST lists the complete ones. After a failure or an interruption the same call
  * verifies those files and continues after the last complete one.
@@ -33,6 +37,7 @@ struct mp_repack_config {
     const char *model, *out; /* directories; `out` is made if it does not exist */
     uint32_t slices;         /* of an expert, 0 or 1: whole */
     uint64_t shard_bytes;    /* most tensor bytes per file; one expert or tensor may exceed it */
+    bool mxfp4;              /* experts of gpt-oss become MXFP4, as its own checkpoints have them */
     bool force;              /* overwrite a model in `out`, or write among other files */
     const struct mp_progress *progress; /* or NULL; false from it: MP_ERR_CANCELED */
 };
@@ -55,8 +60,10 @@ struct mp_repack_report {
  * `out` is the model itself, or holds other things and `force` is not given, or another process
  * writes it. MP_ERR_IO: E_REPACK_SPACE if the disk has too little room, E_REPACK_WRITE,
  * E_REPACK_VERIFY if bytes read back differ, and those of reading. MP_ERR_MODEL as
- * mp_checkpoint_open(), mp_model_config_load(), mp_weights_describe(). After a failure `out` has no
- * weights that look complete, except those that existed before and are unchanged.
+ * mp_checkpoint_open(), mp_model_config_load(), mp_weights_describe(); E_UNSUPPORTED for experts
+ * that have no such form, E_CONVERT_VALUE for a weight that is rounded and not finite. After a
+ * failure `out` has no weights that look complete, except those that existed before and are
+ * unchanged.
  */
 enum mp_status mp_repack(const struct mp_repack_config *config,
                          struct mp_repack_report *report_p) MP_MUST_CHECK;

@@ -16,6 +16,7 @@
 
 #define MANIFEST_FORMAT "moepager repack 1"
 #define MANIFEST_BYTES_MAX (32u << 20)
+#define CONFIG_BYTES_MAX (16u << 20)
 
 #define SUM_BYTES 17
 
@@ -197,6 +198,37 @@ const char *mp_repack_config_name(bool sliced)
     return sliced ? MP_SLICED_CONFIG : "config.json";
 }
 
+/* Of config.json, what says that experts are MXFP4 and nothing else is: as gpt-oss's has it. */
+static json_t *mxfp4_object(void)
+{
+    return json_pack("{s:[s,s,s,s],s:s}", "modules_to_not_convert", "model.layers.*.self_attn",
+                     "model.layers.*.mlp.router", "model.embed_tokens", "lm_head", "quant_method",
+                     "mxfp4");
+}
+
+static enum mp_status write_config(struct mp_repack_job *job, const char *name)
+{
+    json_t *root = NULL;
+    struct mp_out out = { .file = NULL };
+    enum mp_status status = mp_json_load_file(mp_checkpoint_dir_fd(job->plan->checkpoint), name,
+                                              CONFIG_BYTES_MAX, &root);
+
+    if (status == MP_OK && json_object_set_new(root, "quantization_config", mxfp4_object()) != 0)
+        status = mp_fail_no_memory("the new configuration", 0);
+    if (status == MP_OK)
+        status = open_out(job, name, &out);
+    if (status == MP_OK && json_dumpf(root, out.file, JSON_INDENT(2)) != 0)
+        status = mp_repack_fail_write(job, "write", name, errno);
+    if (status == MP_OK) {
+        putc('\n', out.file);
+        status = mp_out_commit(&out);
+    }
+    mp_out_abandon(&out);
+    json_decref(root);
+    job->plan->report.files_copied += status == MP_OK;
+    return status;
+}
+
 static enum mp_status copy_file(struct mp_repack_job *job, const char *name)
 {
     const bool config = strcmp(name, mp_repack_config_name(true)) == 0 ||
@@ -257,7 +289,9 @@ static enum mp_status take_file(struct mp_repack_job *job, int dir_fd, const cha
     if (!S_ISREG(info.st_mode))
         return MP_OK;
     if (bytes_p == NULL)
-        return copy_file(job, name);
+        return job->config->mxfp4 && strcmp(name, mp_repack_config_name(false)) == 0
+                   ? write_config(job, name)
+                   : copy_file(job, name);
     *bytes_p += (uint64_t)info.st_size;
     return MP_OK;
 }

@@ -8,6 +8,9 @@
 /* Private to engine/repack: the plan of what is written where, shared by the repack_*.c files. */
 #define MP_REPACK_BUFFER_BYTES (8u << 20)
 
+/* What an item has of its source: the bytes, or, of weights that become MXFP4, a part. */
+enum mp_repack_form { MP_REPACK_COPY, MP_REPACK_NIBBLES, MP_REPACK_SCALES };
+
 /* A tensor of the new files. */
 struct mp_repack_item {
     const char *name;
@@ -20,6 +23,8 @@ struct mp_repack_item {
     uint32_t expert;  /* number of its expert; UINT32_MAX: none */
     uint32_t piece;   /* enum of engine/model/weights.h */
     uint32_t first, channels;
+    enum mp_repack_form form;
+    enum mp_wtype from; /* of the source, if `form` is not a copy */
     uint64_t bytes;
     uint64_t offset_bytes; /* from the start of the new file's data */
     uint64_t sum;          /* of its bytes, once they were copied */
@@ -101,6 +106,14 @@ struct mp_repack_job {
 /* Read bytes [at, at + bytes) of the item from the model's files. */
 enum mp_status mp_repack_read(struct mp_repack_job *job, const struct mp_repack_item *item,
                               uint64_t at, uint64_t bytes, void *dst) MP_MUST_CHECK;
+
+/* repack_mxfp4.c: MP_ERR_MODEL E_UNSUPPORTED if the experts cannot become MXFP4; their items; bytes
+ * [at, at + bytes) of one. MP_ERR_MODEL E_CONVERT_VALUE: a weight is no finite number. */
+enum mp_status mp_repack_mxfp4_check(const struct mp_repack_plan *plan,
+                                     const struct mp_model_config *model) MP_MUST_CHECK;
+void mp_repack_mxfp4_list(struct mp_repack_plan *plan, const struct mp_model_config *model);
+enum mp_status mp_repack_mxfp4_read(struct mp_repack_job *job, const struct mp_repack_item *item,
+                                    uint64_t at, uint64_t bytes, char *dst) MP_MUST_CHECK;
 
 /* Write the shard's .part file and read it back. After a failure the file is gone. */
 enum mp_status mp_repack_shard_write(struct mp_repack_job *job,

@@ -48,6 +48,13 @@ static size_t name_bytes(const struct mp_arch *arch)
         longest = expert > longest ? expert : longest;
         longest = slice > longest ? slice : longest;
     }
+    for (uint32_t down = 0; arch->fused_mxfp4 && down < 2; down++) {
+        const size_t fused =
+            mp_arch_format(NULL, 0, down ? arch->fused_down : arch->fused_gate_up, &most) +
+            sizeof(MP_APART_SCALES_SUFFIX) - 1;
+
+        longest = fused > longest ? fused : longest;
+    }
     for (int role = 0; role < MP_ROLE_COUNT; role++) {
         const char *name = arch->names[role].name;
         const size_t length = name != NULL ? mp_arch_format(NULL, 0, name, &most) : 0;
@@ -238,23 +245,55 @@ static void add_others(struct mp_repack_plan *plan, const struct mp_model_config
 }
 
 /* Aligned reads for one unit, as the space makes them: pieces whose blocks touch come in one. */
-static void count_reads(struct mp_repack_plan *plan, const struct mp_unit *unit)
+static void count_reads(const struct mp_piece *from, uint32_t count, uint64_t *reads_p,
+                        uint64_t *bytes_p)
 {
-    struct mp_piece pieces[MP_EXPERT_PIECES];
+    struct mp_piece pieces[MP_APART_PIECES];
     uint64_t end_block = 0; /* behind the last one that is read */
 
-    memcpy(pieces, unit->pieces, sizeof(pieces));
-    qsort(pieces, MP_EXPERT_PIECES, sizeof(*pieces), by_offset);
-    for (uint32_t i = 0; i < MP_EXPERT_PIECES; i++) {
+    memcpy(pieces, from, count * sizeof(*pieces));
+    qsort(pieces, count, sizeof(*pieces), by_offset);
+    for (uint32_t i = 0; i < count; i++) {
         const uint64_t last = pieces[i].offset_bytes + pieces[i].bytes - 1;
         uint64_t first_block = pieces[i].offset_bytes / MP_REPACK_ALIGN;
 
         if (i == 0 || pieces[i].file != pieces[i - 1].file || first_block > end_block)
-            plan->report.reads_before++;
+            ++*reads_p;
         else
             first_block = end_block;
         end_block = last / MP_REPACK_ALIGN + 1;
-        plan->report.read_bytes_before += (end_block - first_block) * MP_REPACK_ALIGN;
+        *bytes_p += (end_block - first_block) * MP_REPACK_ALIGN;
+    }
+}
+
+/* Where an expert's part of an item will lie; `file` is the number of the new one. */
+static struct mp_piece piece_of(const struct mp_repack_plan *plan, size_t index, uint32_t experts,
+                                uint32_t expert)
+{
+    const struct mp_repack_item *item = &plan->items[index];
+    uint32_t s = 0;
+
+    while (index >= plan->shards[s].first + plan->shards[s].count)
+        s++;
+    return (struct mp_piece){ .file = s,
+                              .offset_bytes = plan->shards[s].header_bytes + item->offset_bytes +
+                                              item->bytes / experts * expert,
+                              .bytes = item->bytes / experts };
+}
+
+/* The same of the new files, of experts in tensors of all of a layer: two of nibbles, and as many
+ * items later two of scales. */
+static void count_apart(struct mp_repack_plan *plan, const struct mp_model_config *model)
+{
+    for (uint32_t i = 0; i < model->moe_layers * model->experts; i++) {
+        struct mp_piece pieces[MP_APART_PIECES];
+
+        for (uint32_t k = 0; k < MP_APART_PIECES; k++)
+            pieces[k] =
+                piece_of(plan, (size_t)2 * (k / 2 * model->moe_layers + i / model->experts) + k % 2,
+                         model->experts, i % model->experts);
+        count_reads(pieces, MP_APART_PIECES, &plan->report.reads_after,
+                    &plan->report.read_bytes_after);
     }
 }
 
@@ -308,7 +347,22 @@ static enum mp_status make_lists(struct mp_repack_plan *plan, const struct mp_mo
     return MP_OK;
 }
 
-static enum mp_status list_items(struct mp_repack_plan *plan, const struct mp_model_config *model)
+/* All experts, each in a place of its own. */
+static void list_experts(struct mp_repack_plan *plan, const struct mp_model_config *model)
+{
+    for (uint32_t layer = 0; layer < model->layers; layer++) {
+        if (!model->is_moe[layer])
+            continue;
+        plan->report.fused |= plan->weights->slices.count == 1 && is_fused(plan, model, layer);
+        for (uint32_t i = 0; i < model->experts; i++)
+            add_expert(plan, model, layer, i);
+    }
+    plan->report.reads_after = (uint64_t)model->moe_layers * model->experts * plan->slices.count;
+    plan->report.read_bytes_after = plan->report.expert_bytes + plan->report.pad_bytes;
+}
+
+static enum mp_status list_items(struct mp_repack_plan *plan, const struct mp_model_config *model,
+                                 bool mxfp4)
 {
     const size_t count = mp_checkpoint_count(plan->checkpoint), units = plan->weights->unit_count;
     struct order order;
@@ -322,19 +376,15 @@ static enum mp_status list_items(struct mp_repack_plan *plan, const struct mp_mo
     for (size_t u = 0; u < units; u++) {
         memcpy(&order.pieces[u * MP_EXPERT_PIECES], plan->weights->units[u].pieces,
                MP_EXPERT_PIECES * sizeof(*order.pieces));
-        count_reads(plan, &plan->weights->units[u]);
+        count_reads(plan->weights->units[u].pieces, MP_EXPERT_PIECES, &plan->report.reads_before,
+                    &plan->report.read_bytes_before);
     }
     mark_expert_tensors(plan, order.pieces, units * MP_EXPERT_PIECES, order.tensors, order.in_unit);
-    for (uint32_t layer = 0; layer < model->layers; layer++) {
-        if (!model->is_moe[layer])
-            continue;
-        plan->report.fused |= plan->weights->slices.count == 1 && is_fused(plan, model, layer);
-        for (uint32_t i = 0; i < model->experts; i++)
-            add_expert(plan, model, layer, i);
-    }
+    if (mxfp4)
+        mp_repack_mxfp4_list(plan, model);
+    else
+        list_experts(plan, model);
     plan->expert_items = plan->item_count;
-    plan->report.reads_after = (uint64_t)model->moe_layers * model->experts * plan->slices.count;
-    plan->report.read_bytes_after = plan->report.expert_bytes + plan->report.pad_bytes;
     add_others(plan, model, order.tensors, order.in_unit);
     if (plan->item_count > TENSORS_MAX)
         return mp_fail(MP_ERR_MODEL, "E_CKPT_COUNT", "%zu tensors after splitting, need at most %u",
@@ -363,7 +413,8 @@ static enum mp_status make_fingerprint(struct mp_repack_plan *plan)
         mp_repack_sum_add(&sum, words, sizeof(words));
     }
     for (size_t i = 0; i < plan->item_count; i++) {
-        words[0] = plan->items[i].file | (uint64_t)plan->items[i].first << 32;
+        words[0] = plan->items[i].file | (uint64_t)plan->items[i].first << 32 |
+                   (uint64_t)plan->items[i].form << 62;
         words[1] = plan->items[i].source_bytes;
         words[2] = plan->items[i].offset_bytes;
         words[3] = plan->items[i].bytes;
@@ -392,6 +443,20 @@ static enum mp_status check_blocks(const struct mp_repack_plan *plan,
     return MP_OK;
 }
 
+static enum mp_status check_form(const struct mp_repack_plan *plan)
+{
+    if (plan->weights->transposed)
+        return mp_fail(MP_ERR_MODEL, "E_UNSUPPORTED",
+                       "experts in transposed matrices, as directories of this family have them, "
+                       "are not repacked; --type mxfp4 --to safetensors rounds them, --type bf16 "
+                       "writes a GGUF file");
+    if (plan->weights->apart)
+        return mp_fail(MP_ERR_MODEL, "E_UNSUPPORTED",
+                       "experts in MXFP4, as directories of this family have them, are not "
+                       "repacked; --type bf16 writes a GGUF file that has the same");
+    return MP_OK;
+}
+
 enum mp_status mp_repack_plan_make(struct mp_repack_plan *plan, const struct mp_model_config *model,
                                    const struct mp_repack_config *config)
 {
@@ -399,14 +464,9 @@ enum mp_status mp_repack_plan_make(struct mp_repack_plan *plan, const struct mp_
     enum mp_status status;
 
     plan->hidden = model->hidden;
-    if (plan->weights->transposed)
-        return mp_fail(MP_ERR_MODEL, "E_UNSUPPORTED",
-                       "experts in transposed matrices, as directories of this family have them, "
-                       "are not repacked");
-    if (plan->weights->apart)
-        return mp_fail(MP_ERR_MODEL, "E_UNSUPPORTED",
-                       "experts in MXFP4, as directories of this family have them, are not "
-                       "repacked");
+    status = config->mxfp4 ? mp_repack_mxfp4_check(plan, model) : check_form(plan);
+    if (status != MP_OK)
+        return status;
     if (config->slices > MP_SLICES_MAX ||
         !mp_ffn_slices_make(model->expert_ffn, config->slices > 1 ? config->slices : 1,
                             &plan->slices))
@@ -420,7 +480,7 @@ enum mp_status mp_repack_plan_make(struct mp_repack_plan *plan, const struct mp_
     plan->report.slices_before = plan->weights->slices.count;
     plan->report.slices = plan->slices.count;
     plan->report.exact = mp_ffn_slices_exact(&plan->slices);
-    status = list_items(plan, model);
+    status = list_items(plan, model, config->mxfp4);
     if (status != MP_OK)
         return status;
     for (size_t i = 0; i < plan->item_count; i++) {
@@ -428,6 +488,8 @@ enum mp_status mp_repack_plan_make(struct mp_repack_plan *plan, const struct mp_
             return fail_size();
     }
     status = mp_repack_cut(plan, config->shard_bytes);
+    if (status == MP_OK && config->mxfp4)
+        count_apart(plan, model);
     return status == MP_OK ? make_fingerprint(plan) : status;
 }
 

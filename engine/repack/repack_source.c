@@ -110,6 +110,8 @@ enum mp_status mp_repack_read(struct mp_repack_job *job, const struct mp_repack_
         memset(dst, 0, bytes);
         return MP_OK;
     }
+    if (item->form != MP_REPACK_COPY)
+        return mp_repack_mxfp4_read(job, item, at, bytes, dst);
     if (item->expert == UINT32_MAX)
         return mp_files_read(files, item->file, item->source_bytes + at, bytes, dst);
     if (item->piece != MP_PIECE_DOWN)

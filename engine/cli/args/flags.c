@@ -289,7 +289,8 @@ const struct mp_command_info mp_commands[MP_COMMAND_COUNT] = {
       "  moepager repack --model DIR --out DIR-repacked\n"
       "  moepager repack --model DIR --out NEW --shard-bytes 2GiB --json\n"
       "  moepager repack --model DIR --out NEW --slices 4\n"
-      "  moepager repack --model DIR --out NEW.gguf --type q4_k_m\n" },
+      "  moepager repack --model DIR --out NEW.gguf --type q4_k_m\n"
+      "  moepager repack --model GPT-OSS-DIR --out NEW --type mxfp4 --to safetensors\n" },
     { "replay", "compare policies on a trace; replay a decision log",
       "--slices N, --predict NAME, --calibration FILE, --seed S, settings of policies" KEEPS_ROWS,
       "  moepager replay trace.txt --evict belady,lru,layer-lfu --budget 500MiB,1GiB,25%\n"

@@ -129,6 +129,18 @@ static void wrong_use_has_its_codes(void)
     CHECK_EQ(run(text, sizeof(text), "repack --model /nowhere --out x 2>&1"), 3);
     CHECK_EQ(run(text, sizeof(text), "repack --model " MODEL " --out /proc/nowhere/x 2>&1"), 6);
     CHECK(strstr(text, "error[E_REPACK_WRITE]: cannot make the directory") != NULL);
+    CHECK_EQ(run(text, sizeof(text),
+                 "repack --model " MODEL " --out x --type q8_0 --to safetensors 2>&1"),
+             2);
+    CHECK(strstr(text, "--type 'q8_0' has no form in safetensors files; give --to gguf") != NULL);
+    CHECK_EQ(run(text, sizeof(text),
+                 "repack --model " MODEL " --out x --type mxfp4 --to safetensors 2>&1"),
+             3);
+    CHECK(strstr(text, "family Qwen3MoeForCausalLM have no experts in MXFP4") != NULL);
+    CHECK_EQ(run(text, sizeof(text),
+                 "repack --model " MODEL " --out x --type mxfp4 --to safetensors --slices 2 2>&1"),
+             2);
+    CHECK(strstr(text, "--slices is for --to safetensors without --type") != NULL);
     CHECK_EQ(run(text, sizeof(text), "repack --help-all"), 0);
     CHECK(strstr(text, "--shard-bytes SIZE") != NULL);
     CHECK(!dir_has(".", "x"));

@@ -113,7 +113,8 @@ static void families_repack_to_the_same_bits(void)
         if (strstr(families[m], "gpt_oss") != NULL) {
             CHECK_FAILS(mp_repack(&config, &report), MP_ERR_MODEL, "E_UNSUPPORTED",
                         "experts in transposed matrices, as directories of this family have them, "
-                        "are not repacked");
+                        "are not repacked; --type mxfp4 --to safetensors rounds them, --type bf16 "
+                        "writes a GGUF file");
             continue;
         }
         report = repack_must(&config);
