@@ -10,7 +10,7 @@ import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
 
-PTX = "kernels/cuda/kernels.ptx"
+KERNELS, TENSOR = "kernels/cuda/kernels.ptx", "kernels/cuda/tensor.ptx"  # the latter from 8.0 on
 REGISTERS = 65536  # of a multiprocessor; warps get them by 256
 # Compute capability: threads, blocks and KiB of shared memory of a multiprocessor, by NVIDIA's
 # programming guide (technical specifications per compute capability).
@@ -24,17 +24,25 @@ IN_FLIGHT = {"gemv1_bf16": 64, "gemv2_bf16": 64, "gemv4_bf16": 32, "gemv8_bf16":
              "experts_up8_bf16": 64, "experts_down8_bf16": 64, "attend_f32": 128, "attend_bf16": 128,
              "attend_split_f32": 128, "attend_split_bf16": 128, "read": 64}
 SHOWN = list(IN_FLIGHT) + ["experts_up_bf16", "experts_down_bf16", "gemm_bf16", "route8_bf16",
-                           "combine", "place", "sample_list", "sample"]
+                           "combine", "place", "sample_list", "sample",
+                           "tensor_bf16", "tensor_up_bf16", "tensor_down_bf16"]
 ATTEND_SHARED = (32 * (2 + 128) + 33) * 4  # dynamic, that counts here
-SHARED = {"attend_f32": ATTEND_SHARED, "attend_bf16": ATTEND_SHARED}
+TENSOR_SHARED = 2 * (64 + 64) * (32 // 2 + 4) * 4  # MP_TENSOR_SHARED
+SHARED = {"attend_f32": ATTEND_SHARED, "attend_bf16": ATTEND_SHARED, "tensor_bf16": TENSOR_SHARED,
+          "tensor_up_bf16": TENSOR_SHARED, "tensor_down_bf16": TENSOR_SHARED}
 
 
 def assemble(ptxas, arch):
-    run = subprocess.run([ptxas, "-v", f"-arch=sm_{arch}", "-o", "/dev/null", PTX],
+    registers = assemble_one(ptxas, arch, KERNELS)
+    return registers if arch < 80 else registers | assemble_one(ptxas, arch, TENSOR)
+
+
+def assemble_one(ptxas, arch, ptx):
+    run = subprocess.run([ptxas, "-v", f"-arch=sm_{arch}", "-o", "/dev/null", ptx],
                          capture_output=True, text=True, check=False)
     if run.returncode != 0:
         print(run.stdout + run.stderr, file=sys.stderr)
-        sys.exit(f"ptx_report: ptxas refuses {PTX} for sm_{arch}")
+        sys.exit(f"ptx_report: ptxas refuses {ptx} for sm_{arch}")
     registers, name = {}, ""
     for line in run.stderr.splitlines():
         if found := re.search(r"entry function 'mp_(\w+)'", line):
@@ -48,7 +56,8 @@ def assemble(ptxas, arch):
 
 
 def threads_of():
-    found = re.findall(r"\.entry mp_(\w+)\(.*?\.maxntid (\d+)", open(PTX).read(), re.S)
+    text = open(KERNELS).read() + open(TENSOR).read()
+    found = re.findall(r"\.entry mp_(\w+)\(.*?\.maxntid (\d+)", text, re.S)
     return {name: int(threads) for name, threads in found}
 
 
@@ -73,6 +82,9 @@ def main():
     for name in SHOWN:
         cells = []
         for arch in ARCHES:
+            if name not in used[arch]:
+                cells.append("-")
+                continue
             count = blocks(arch, used[arch][name], threads[name], SHARED.get(name, 0))
             flight = count * threads[name] * IN_FLIGHT.get(name, 0) // 1024
             cells.append(f"{used[arch][name]}, {count}" + (f", {flight}" if flight else ""))

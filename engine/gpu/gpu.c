@@ -11,11 +11,15 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "vmm/base/compiler.h"
 #include "vmm/base/error.h"
 #include "vmm/base/log.h"
 
 /* More dynamic shared memory than this has to be asked for, per kernel. */
 #define SHARED_BYTES_FREE (48u << 10)
+
+/* Of mma.sync with BF16, 16 columns at a time. */
+#define TENSOR_CAPABILITY_MIN 80
 
 /* Of the driver's compiler: options of cuModuleLoadDataEx. */
 enum { JIT_ERROR_LOG_BUFFER = 5, JIT_ERROR_LOG_BYTES = 6 };
@@ -75,55 +79,94 @@ bool mp_gpu_enter_to_undo(const struct mp_gpu *gpu)
     return result == MP_CU_SUCCESS;
 }
 
-/* What was compiled before, if it is there and the driver takes it. Leaves `module` NULL if not. */
-static enum mp_status load_cubin(struct mp_gpu *gpu)
+/* An image, the module that it becomes, and which kernels are in it. */
+struct image {
+    const char *ptx;
+    mp_cu_module *module;
+    unsigned first, end;
+    char path[600]; /* the file that was taken, or "PTX" */
+};
+
+/* What was compiled before, if it is there and the driver takes it. Leaves the module NULL if not.
+ */
+static enum mp_status load_cubin(struct mp_gpu *gpu, struct image *image)
 {
-    void *cubin = mp_gpu_cubin_read(gpu->device.capability, gpu->image, sizeof(gpu->image));
+    void *cubin =
+        mp_gpu_cubin_read(image->ptx, gpu->device.capability, image->path, sizeof(image->path));
     mp_cu_result result;
 
     if (cubin == NULL)
         return MP_OK;
-    result = gpu->cuda->call.module_load(&gpu->module, cubin, 0, NULL, NULL);
+    result = gpu->cuda->call.module_load(image->module, cubin, 0, NULL, NULL);
     free(cubin);
     if (result == MP_CU_SUCCESS)
         return MP_OK;
-    gpu->module = NULL;
+    *image->module = NULL;
     if (mp_cuda_is_sticky(result))
-        return mp_gpu_check(gpu, result, "cuModuleLoadDataEx", gpu->image);
+        return mp_gpu_check(gpu, result, "cuModuleLoadDataEx", image->path);
     mp_log_warn("cuda", "%s: the driver refuses it (%d) and compiles the kernels itself",
-                gpu->image, result);
+                image->path, result);
     return MP_OK;
 }
 
-static enum mp_status load_ptx(struct mp_gpu *gpu)
+static enum mp_status load_ptx(struct mp_gpu *gpu, struct image *image)
 {
     char log[1024] = "";
     int keys[] = { JIT_ERROR_LOG_BUFFER, JIT_ERROR_LOG_BYTES };
     void *values[] = { log, (void *)(uintptr_t)(sizeof(log) - 1) };
     const mp_cu_result result =
-        gpu->cuda->call.module_load(&gpu->module, mp_cuda_image, 2, keys, values);
+        gpu->cuda->call.module_load(image->module, image->ptx, 2, keys, values);
 
-    snprintf(gpu->image, sizeof(gpu->image), "PTX");
+    snprintf(image->path, sizeof(image->path), "PTX");
     log[sizeof(log) - 1] = '\0';
     if (result != MP_CU_SUCCESS && log[0] != '\0')
         mp_log_warn("cuda", "compiling the kernels: %s", log);
     return mp_gpu_check(gpu, result, "cuModuleLoadDataEx", "the kernels");
 }
 
-static enum mp_status load_kernels(struct mp_gpu *gpu)
+static enum mp_status load_image(struct mp_gpu *gpu, struct image *image)
 {
     const struct mp_cu_calls *call = &gpu->cuda->call;
-    enum mp_status status = load_cubin(gpu);
+    enum mp_status status = load_cubin(gpu, image);
 
-    if (status == MP_OK && gpu->module == NULL)
-        status = load_ptx(gpu);
-    for (unsigned k = 0; k < MP_CUDA_KERNEL_COUNT && status == MP_OK; k++) {
+    if (status == MP_OK && *image->module == NULL)
+        status = load_ptx(gpu, image);
+    for (unsigned k = image->first; k < image->end && status == MP_OK; k++) {
         const char *name = mp_cuda_kernel_name((enum mp_cuda_kernel)k);
 
-        status = mp_gpu_check(gpu, call->module_function(&gpu->functions[k], gpu->module, name),
+        status = mp_gpu_check(gpu, call->module_function(&gpu->functions[k], *image->module, name),
                               "cuModuleGetFunction", name);
     }
     return status;
+}
+
+static enum mp_status load_kernels(struct mp_gpu *gpu)
+{
+    struct image image = { .ptx = mp_cuda_image,
+                           .module = &gpu->modules[0],
+                           .end = MP_CUDA_TENSOR_FIRST };
+    const enum mp_status status = load_image(gpu, &image);
+
+    memcpy(gpu->image, image.path, sizeof(gpu->image));
+    return status;
+}
+
+enum mp_status mp_gpu_load_tensor(struct mp_gpu *gpu)
+{
+    struct image image = { .ptx = mp_cuda_tensor_image,
+                           .module = &gpu->modules[1],
+                           .first = MP_CUDA_TENSOR_FIRST,
+                           .end = MP_CUDA_KERNEL_COUNT };
+    enum mp_status status;
+
+    if (gpu->device.capability < TENSOR_CAPABILITY_MIN)
+        return mp_fail(MP_ERR_UNSUPPORTED, "E_TENSOR_OFF",
+                       "%s has compute capability %d.%d; the kernels for tensor cores need 8.0",
+                       gpu->device.name, gpu->device.capability / 10, gpu->device.capability % 10);
+    if (gpu->modules[1] != NULL)
+        return MP_OK;
+    status = mp_gpu_enter(gpu);
+    return status == MP_OK ? load_image(gpu, &image) : status;
 }
 
 enum mp_status mp_gpu_open(unsigned ordinal, struct mp_gpu **gpu_p)
@@ -173,8 +216,10 @@ void mp_gpu_close(struct mp_gpu *gpu)
     if (gpu == NULL)
         return;
     mp_gpu_free_host(gpu, gpu->bounce);
-    if (gpu->module != NULL && mp_gpu_enter_to_undo(gpu))
-        mp_gpu_undone(gpu, gpu->cuda->call.module_unload(gpu->module), "cuModuleUnload");
+    for (size_t i = 0; i < MP_ARRAY_LEN(gpu->modules); i++) {
+        if (gpu->modules[i] != NULL && mp_gpu_enter_to_undo(gpu))
+            mp_gpu_undone(gpu, gpu->cuda->call.module_unload(gpu->modules[i]), "cuModuleUnload");
+    }
     if (mp_cuda_lost(gpu->life) == 0)
         mp_gpu_undone(gpu, gpu->cuda->call.context_release(gpu->device.id),
                       "cuDevicePrimaryCtxRelease");

@@ -35,6 +35,11 @@ void mp_gpu_configure_from_environment(void);
 enum mp_status mp_gpu_open(unsigned ordinal, struct mp_gpu **gpu_p) MP_MUST_CHECK;
 void mp_gpu_close(struct mp_gpu *gpu); /* NULL is allowed; does not wait */
 
+/* Load the kernels from MP_CUDA_TENSOR_FIRST on, too, which are not to be launched before; no
+ * effect if they are there. MP_ERR_UNSUPPORTED E_TENSOR_OFF: the device's compute capability is
+ * below 8.0. Not while another thread uses the device. */
+enum mp_status mp_gpu_load_tensor(struct mp_gpu *gpu) MP_MUST_CHECK;
+
 /* Source of its kernels: a file's name, or "PTX". */
 const char *mp_gpu_image(const struct mp_gpu *gpu);
 const struct mp_cuda *mp_gpu_driver(const struct mp_gpu *gpu);

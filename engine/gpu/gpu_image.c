@@ -38,11 +38,11 @@ void mp_gpu_configure_from_environment(void)
 }
 
 /* FNV-1a of the PTX, as tools/make_cubins has it. */
-static uint64_t hash_of_ptx(void)
+static uint64_t hash_of(const char *ptx)
 {
     uint64_t hash = UINT64_C(0xcbf29ce484222325);
 
-    for (const char *at = mp_cuda_image; *at != '\0'; at++)
+    for (const char *at = ptx; *at != '\0'; at++)
         hash = (hash ^ (unsigned char)*at) * UINT64_C(0x100000001b3);
     return hash;
 }
@@ -76,14 +76,14 @@ static void *read_file(const char *path)
 }
 
 /* Code for 8.0 also runs on 8.6 and 8.9, not on 9.0. */
-void *mp_gpu_cubin_read(int capability, char *path, size_t path_bytes)
+void *mp_gpu_cubin_read(const char *ptx, int capability, char *path, size_t path_bytes)
 {
     void *cubin = NULL;
 
     if (chosen.cubins[0] != '\0') {
         for (int arch = capability; cubin == NULL; arch--) {
             snprintf(path, path_bytes, "%s/kernels-%016llx-sm_%d.cubin", chosen.cubins,
-                     (unsigned long long)hash_of_ptx(), arch);
+                     (unsigned long long)hash_of(ptx), arch);
             cubin = read_file(path);
             if (arch % 10 == 0)
                 break;

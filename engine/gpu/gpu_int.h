@@ -21,8 +21,8 @@ struct mp_gpu {
     struct mp_cuda_device device;
     struct mp_cuda_life *life;
     mp_cu_context context;
-    mp_cu_module module;
-    char image[600]; /* the file of the module, or "PTX" */
+    mp_cu_module modules[2]; /* kernels that every device has, those for tensor cores */
+    char image[600];         /* the file of the first module, or "PTX" */
     mp_cu_function functions[MP_CUDA_KERNEL_COUNT];
     /* Limit of dynamic shared memory set for each kernel. It only grows, under the lock, so that
      * the driver's last value is the largest. Relaxed: a thread that sees an old value checks again
@@ -42,9 +42,9 @@ struct mp_gpu {
 enum mp_status mp_gpu_check(const struct mp_gpu *gpu, mp_cu_result result, const char *call,
                             const char *object) MP_MUST_CHECK;
 
-/* The kernels compiled for a device of this capability (90 is 9.0), to be freed by the caller, and
- * their file's name. NULL: there are none; an unusable file is warned about. */
-void *mp_gpu_cubin_read(int capability, char *path, size_t path_bytes);
+/* The kernels of `ptx` compiled for a device of this capability (90 is 9.0), to be freed by the
+ * caller, and their file's name. NULL: there are none; an unusable file is warned about. */
+void *mp_gpu_cubin_read(const char *ptx, int capability, char *path, size_t path_bytes);
 
 /* For calls that release something: keeps the caller's error record. */
 void mp_gpu_undone(const struct mp_gpu *gpu, mp_cu_result result, const char *call);

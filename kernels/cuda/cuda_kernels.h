@@ -331,7 +331,13 @@ struct mp_cuda_spin {
     X(gather_rows, mp_cuda_rows)           \
     X(scatter_rows, mp_cuda_rows)          \
     X(read, mp_cuda_read)                  \
-    X(spin, mp_cuda_spin)
+    X(spin, mp_cuda_spin)                  \
+    X(tensor_bf16, mp_cuda_matmul)         \
+    X(tensor_f16, mp_cuda_matmul)          \
+    X(tensor_up_bf16, mp_cuda_experts)     \
+    X(tensor_up_f16, mp_cuda_experts)      \
+    X(tensor_down_bf16, mp_cuda_experts)   \
+    X(tensor_down_f16, mp_cuda_experts)
 
 enum mp_cuda_kernel {
 #define X(name, params) MP_CUDA_KERNEL_##name,
@@ -340,10 +346,21 @@ enum mp_cuda_kernel {
         MP_CUDA_KERNEL_COUNT
 };
 
+/*
+ * From here on they use tensor cores, and are in an image of their own. They round activations to
+ * the type of the weights, so their bits are others; of those the same is true as of the rest, that
+ * they depend on an element's operands only. Columns are added 16 at a time in ascending order, in
+ * float; how the 16 of a step are added is the hardware's. The tolerance is (cols + 32) 2^-22 of
+ * the sum of the products' magnitudes with rounded activations (17 numbers cut off at 24 bits a
+ * step), and 2^-8 (BF16) or 2^-11 (F16) of it more with those that are not rounded.
+ */
+#define MP_CUDA_TENSOR_FIRST MP_CUDA_KERNEL_tensor_bf16
+
 /* The kernels that read weights of one type and take any number of tokens. `round` makes
- * activations of it, or is MP_CUDA_KERNEL_COUNT where activations stay as they are. */
+ * activations of it, or is MP_CUDA_KERNEL_COUNT where activations stay as they are; `tensor*`:
+ * tensor cores, for a matrix and for a work list, or MP_CUDA_KERNEL_COUNT. */
 struct mp_cuda_type {
-    enum mp_cuda_kernel gemm, round;
+    enum mp_cuda_kernel gemm, round, tensor, tensor_up, tensor_down;
 };
 
 /* For a value of enum mp_wtype; NULL: devices have no kernels for weights of this type. */
@@ -381,7 +398,9 @@ uint64_t mp_cuda_attend_part_bytes(const struct mp_cuda_attend *params);
 /* What `part` points to; uses vocab and tokens. */
 uint64_t mp_cuda_sample_part_bytes(const struct mp_cuda_sample *params);
 
-/* The kernels as PTX text, zero-terminated, for compute capability 7.5 and later. */
+/* The kernels as PTX text, zero-terminated, for compute capability 7.5 and later; those that use
+ * tensor cores, for 8.0 and later. */
 extern const char mp_cuda_image[];
+extern const char mp_cuda_tensor_image[];
 
 #endif

@@ -1,12 +1,14 @@
-/* kernels/cuda/kernels.ptx, which tools/make_ptx writes, as a string. */
+/* kernels/cuda/kernels.ptx and tensor.ptx, which tools/make_ptx writes, as strings. */
 #include "kernels/cuda/cuda_kernels.h"
 
-__asm__(".section .rodata\n"
-        ".globl mp_cuda_image\n"
-        ".hidden mp_cuda_image\n"
-        ".type mp_cuda_image, %object\n"
-        "mp_cuda_image:\n"
-        ".incbin \"" MP_CUDA_PTX "\"\n"
-        ".byte 0\n"
-        ".size mp_cuda_image, . - mp_cuda_image\n"
-        ".previous\n");
+#define TEXT(name, path)                             \
+    __asm__(".section .rodata\n"                     \
+            ".globl " #name "\n"                     \
+            ".hidden " #name "\n"                    \
+            ".type " #name ", %object\n" #name ":\n" \
+            ".incbin \"" path "\"\n"                 \
+            ".byte 0\n"                              \
+            ".size " #name ", . - " #name "\n"       \
+            ".previous\n")
+TEXT(mp_cuda_image, MP_CUDA_PTX "/kernels.ptx");
+TEXT(mp_cuda_tensor_image, MP_CUDA_PTX "/tensor.ptx");

@@ -40,19 +40,24 @@ struct kernels_of {
         MP_CUDA_KERNEL_##kernel##1_##type, MP_CUDA_KERNEL_##kernel##8_##type, \
             MP_CUDA_KERNEL_##kernel##_##type                                  \
     }
-#define KERNELS_OF(name, rounding)                                                            \
+#define KERNELS_OF(name, ...)                                                                 \
     {                                                                                         \
         .gemv = FOUR(gemv, name), .project = FOUR(project, name),                             \
         .route = { MP_CUDA_KERNEL_route1_##name, MP_CUDA_KERNEL_route8_##name },              \
         .experts_up = EXPERTS(experts_up, name), .experts_down = EXPERTS(experts_down, name), \
         .attend = { MP_CUDA_KERNEL_attend_##name, MP_CUDA_KERNEL_attend_split_##name },       \
-        .type = { .gemm = MP_CUDA_KERNEL_gemm_##name, .round = rounding },                    \
+        .type = { MP_CUDA_KERNEL_gemm_##name, __VA_ARGS__ },                                  \
     }
 
+#define NONE MP_CUDA_KERNEL_COUNT
+#define ROUNDED(name)                                                                           \
+    MP_CUDA_KERNEL_round_##name, MP_CUDA_KERNEL_tensor_##name, MP_CUDA_KERNEL_tensor_up_##name, \
+        MP_CUDA_KERNEL_tensor_down_##name
+
 static const struct kernels_of types[MP_WTYPE_COUNT] = {
-    [MP_WTYPE_F32] = KERNELS_OF(f32, MP_CUDA_KERNEL_COUNT),
-    [MP_WTYPE_BF16] = KERNELS_OF(bf16, MP_CUDA_KERNEL_round_bf16),
-    [MP_WTYPE_F16] = KERNELS_OF(f16, MP_CUDA_KERNEL_round_f16),
+    [MP_WTYPE_F32] = KERNELS_OF(f32, NONE, NONE, NONE, NONE),
+    [MP_WTYPE_BF16] = KERNELS_OF(bf16, ROUNDED(bf16)),
+    [MP_WTYPE_F16] = KERNELS_OF(f16, ROUNDED(f16)),
 };
 
 const struct mp_cuda_type *mp_cuda_type(uint32_t type)
@@ -150,6 +155,12 @@ static struct mp_cuda_grid gemm(const struct mp_cuda_matmul *p)
                    1, MP_GEMM_WARPS * MP_LANES, 0);
 }
 
+static struct mp_cuda_grid tensor(const struct mp_cuda_matmul *p)
+{
+    return grid_of(parts(p->rows, MP_TENSOR_ROWS), parts(p->tokens, MP_TENSOR_TOKENS), 1,
+                   MP_TENSOR_WARPS * MP_LANES, MP_TENSOR_SHARED);
+}
+
 static struct mp_cuda_grid project(const struct mp_cuda_project *p)
 {
     uint32_t blocks = 0;
@@ -174,6 +185,13 @@ static struct mp_cuda_grid experts(const struct mp_cuda_experts *p, uint32_t row
 
     tiles = tiles < EXPERT_TILES_MAX ? tiles : EXPERT_TILES_MAX;
     return grid_of(parts(rows, each), p->works, tiles, MP_EXPERT_WARPS * MP_LANES, 0);
+}
+
+static struct mp_cuda_grid tensor_experts(const struct mp_cuda_experts *p, uint32_t rows,
+                                          uint32_t each)
+{
+    return grid_of(parts(rows, each), p->works, parts(p->rows_max, MP_TENSOR_TOKENS),
+                   MP_TENSOR_WARPS * MP_LANES, MP_TENSOR_SHARED);
 }
 
 static struct mp_cuda_grid place(const struct mp_cuda_place *p)
@@ -246,6 +264,12 @@ struct mp_cuda_grid mp_cuda_kernel_grid(enum mp_cuda_kernel kernel, const void *
         return gemv(params);
     if (kernel >= MP_CUDA_KERNEL_gemm_f32 && kernel <= MP_CUDA_KERNEL_gemm_f16)
         return gemm(params);
+    if (kernel == MP_CUDA_KERNEL_tensor_bf16 || kernel == MP_CUDA_KERNEL_tensor_f16)
+        return tensor(params);
+    if (kernel == MP_CUDA_KERNEL_tensor_up_bf16 || kernel == MP_CUDA_KERNEL_tensor_up_f16)
+        return tensor_experts(list, list->channels, MP_TENSOR_CHANNELS);
+    if (kernel == MP_CUDA_KERNEL_tensor_down_bf16 || kernel == MP_CUDA_KERNEL_tensor_down_f16)
+        return tensor_experts(list, list->hidden, MP_TENSOR_ROWS);
     if (kernel >= MP_CUDA_KERNEL_project1_f32 && kernel <= MP_CUDA_KERNEL_project8_f16)
         return project(params);
     if (kernel >= MP_CUDA_KERNEL_route1_f32 && kernel <= MP_CUDA_KERNEL_route8_f16)

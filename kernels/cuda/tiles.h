@@ -43,6 +43,20 @@
 #define MP_GEMV_BLOCKS(rows, cols) \
     (((rows) + MP_GEMV_BLOCK_ROWS(rows, cols) - 1) / MP_GEMV_BLOCK_ROWS(rows, cols))
 
+/*
+ * Tensor cores: a block multiplies so many tokens (or rows of an expert) with so many rows of
+ * weights, so many columns a step; a warp all of the tokens with its share of the rows. Shared
+ * memory holds two steps, one to multiply while the next is on its way. A row there has padding, so
+ * that 8 rows at 4 words each are in 32 different banks.
+ */
+#define MP_TENSOR_WARPS 4
+#define MP_TENSOR_TOKENS 64
+#define MP_TENSOR_ROWS 64
+#define MP_TENSOR_CHANNELS (MP_TENSOR_ROWS / 2) /* of gate and up each */
+#define MP_TENSOR_COLS 32
+#define MP_TENSOR_STRIDE (MP_TENSOR_COLS / 2 + 4) /* words */
+#define MP_TENSOR_STEP ((MP_TENSOR_TOKENS + MP_TENSOR_ROWS) * MP_TENSOR_STRIDE)
+
 #define MP_EXPERT_WARPS 4
 #define MP_EXPERT_UP_CHANNELS (MP_EXPERT_WARPS * MP_TILE_ROWS / 2)
 #define MP_EXPERT_DOWN_ROWS (MP_EXPERT_WARPS * MP_TILE_ROWS)
@@ -80,6 +94,7 @@
 #define MP_ARGMAX_SHARED (MP_ARGMAX_THREADS / MP_LANES * 12)
 #define MP_SAMPLE_SUMS ((MP_ARGMAX_THREADS / MP_LANES + 1) * MP_SAMPLE_DIGITS * 8)
 #define MP_SAMPLE_SHARED (MP_SAMPLE_SUMS + 16 * MP_ARGMAX_THREADS + 32)
+#define MP_TENSOR_SHARED (2 * MP_TENSOR_STEP * 4)
 #define MP_GEMV_SHARED (MP_DOT_PARTS * MP_TILE_ROWS * MP_TILE_TOKENS * 4)
 #define MP_PROJECT_SHARED (MP_GEMV_SHARED + MP_TILE_TOKENS * (4 + MP_NORM_SHARED))
 #define MP_RESOLVE_SHARED (MP_RESOLVE_EXPERTS / MP_LANES * 12)

@@ -17,6 +17,7 @@
 
 #include "engine/gpu/gpu.h"
 #include "kernels/cpu/kernels.h"
+#include "vmm/base/compiler.h"
 #include "vmm/base/error.h"
 
 #define PART_BYTES (UINT64_C(1) << 20) /* of attention in parts, which needs half of it */
@@ -63,11 +64,13 @@ static enum mp_status queue(struct bench *b, const struct item *item, unsigned n
 
     if (item->kernels[0] == MP_CUDA_KERNEL_read)
         now.params.read.src += shift;
-    else if (item->kernels[0] >= MP_CUDA_KERNEL_gemv1_f32 &&
-             item->kernels[0] <= MP_CUDA_KERNEL_gemm_f16)
+    else if ((item->kernels[0] >= MP_CUDA_KERNEL_gemv1_f32 &&
+              item->kernels[0] <= MP_CUDA_KERNEL_gemm_f16) ||
+             item->kernels[0] == MP_CUDA_KERNEL_tensor_bf16)
         now.params.matmul.w += shift;
-    else if (item->kernels[0] >= MP_CUDA_KERNEL_experts_up1_f32 &&
-             item->kernels[0] <= MP_CUDA_KERNEL_experts_down_f16)
+    else if ((item->kernels[0] >= MP_CUDA_KERNEL_experts_up1_f32 &&
+              item->kernels[0] <= MP_CUDA_KERNEL_experts_down_f16) ||
+             item->kernels[0] == MP_CUDA_KERNEL_tensor_up_bf16)
         now.params.experts.work += n % LAUNCHES * WORKS * sizeof(struct mp_cuda_expert);
     for (unsigned k = 0; k < item->kernel_count && status == MP_OK; k++)
         status = mp_gpu_launch(b->gpu, b->stream, item->kernels[k], &now.params);
@@ -187,7 +190,7 @@ static enum mp_status measure_copy(struct bench *b)
 /* ---- what waits for memory */
 
 static enum mp_status dense(struct bench *b, const char *what, uint32_t rows, uint32_t cols,
-                            uint32_t tokens)
+                            uint32_t tokens, bool tensor)
 {
     char name[64];
     struct item item = { .name = name, .kernel_count = 1 };
@@ -196,7 +199,9 @@ static enum mp_status dense(struct bench *b, const char *what, uint32_t rows, ui
         rows = rows / 64 > 0 ? rows / 64 : 1;
         cols = cols / 16;
     }
-    item.kernels[0] = tokens <= 8 ? mp_cuda_gemv(MP_WTYPE_BF16, tokens) : MP_CUDA_KERNEL_gemm_bf16;
+    item.kernels[0] = tensor        ? MP_CUDA_KERNEL_tensor_bf16
+                      : tokens <= 8 ? mp_cuda_gemv(MP_WTYPE_BF16, tokens)
+                                    : MP_CUDA_KERNEL_gemm_bf16;
     item.step = (uint64_t)rows * cols * 2;
     item.bytes = (double)item.step;
     item.flop = tokens > 1 ? 2.0 * rows * cols * tokens : 0;
@@ -241,7 +246,8 @@ static enum mp_status upload_work(struct bench *b, uint64_t expert_bytes, uint32
     return mp_gpu_upload(b->gpu, b->stream, b->work, b->here, b->work_bytes);
 }
 
-static enum mp_status experts(struct bench *b, uint32_t hidden, uint32_t channels, uint32_t rows)
+static enum mp_status experts(struct bench *b, uint32_t hidden, uint32_t channels, uint32_t rows,
+                              bool tensor)
 {
     char name[64];
     struct item item = { .name = name, .kernel_count = 2 };
@@ -251,11 +257,13 @@ static enum mp_status experts(struct bench *b, uint32_t hidden, uint32_t channel
         hidden /= 16;
         channels = 32;
     }
-    item.kernels[0] = mp_cuda_experts_up(MP_WTYPE_BF16, rows);
-    item.kernels[1] = mp_cuda_experts_down(MP_WTYPE_BF16, rows);
+    item.kernels[0] =
+        tensor ? MP_CUDA_KERNEL_tensor_up_bf16 : mp_cuda_experts_up(MP_WTYPE_BF16, rows);
+    item.kernels[1] =
+        tensor ? MP_CUDA_KERNEL_tensor_down_bf16 : mp_cuda_experts_down(MP_WTYPE_BF16, rows);
     item.bytes = 3.0 * 2 * EXPERTS * hidden * channels;
     item.flop = rows > 1 ? item.bytes * rows : 0;
-    item.headline = rows == 1 || rows == 8;
+    item.headline = !tensor && (rows == 1 || rows == 8);
     item.params.experts = (struct mp_cuda_experts){
         .work = b->work,
         .row = b->work + LAUNCHES * WORKS * sizeof(struct mp_cuda_expert),
@@ -270,8 +278,8 @@ static enum mp_status experts(struct bench *b, uint32_t hidden, uint32_t channel
         .x_stride = hidden,
         .rows_max = rows,
     };
-    snprintf(name, sizeof(name), "experts bf16 8 of 128, %ux%u, %u row%s", channels, hidden, rows,
-             rows == 1 ? "" : "s");
+    snprintf(name, sizeof(name), "experts%s bf16 8 of 128, %ux%u, %u row%s",
+             tensor ? " (tensor)" : "", channels, hidden, rows, rows == 1 ? "" : "s");
     status = mp_gpu_finish(b->gpu, b->stream);
     if (status == MP_OK)
         status = upload_work(b, (uint64_t)6 * hidden * channels, channels, rows);
@@ -316,6 +324,21 @@ static enum mp_status attention(struct bench *b, enum mp_wtype type, uint32_t po
     return status == MP_OK ? run(b, &item) : status;
 }
 
+/* Many tokens on tensor cores, where the device has kernels for them. */
+static enum mp_status tensor_cores(struct bench *b)
+{
+    static const uint32_t tokens[] = { 16, 64, 512 };
+    enum mp_status status = mp_gpu_load_tensor(b->gpu);
+
+    if (status == MP_ERR_UNSUPPORTED)
+        return MP_OK;
+    for (size_t i = 0; i < (b->small ? 1 : MP_ARRAY_LEN(tokens)) && status == MP_OK; i++)
+        status = dense(b, "product (tensor)", 4096, 2048, tokens[i], true);
+    for (size_t i = 0; i < (b->small ? 1 : MP_ARRAY_LEN(tokens)) && status == MP_OK; i++)
+        status = experts(b, 2048, 768, tokens[i], true);
+    return status;
+}
+
 static enum mp_status run_all(struct bench *b)
 {
     static const uint32_t tokens[] = { 1, 2, 4, 8, 64, 512 };
@@ -323,13 +346,15 @@ static enum mp_status run_all(struct bench *b)
     enum mp_status status = MP_OK;
 
     for (size_t i = 0; i < token_counts && status == MP_OK; i++)
-        status = dense(b, "product", 4096, 2048, tokens[i]);
+        status = dense(b, "product", 4096, 2048, tokens[i], false);
     for (size_t i = 0; i < 4 && status == MP_OK; i++)
-        status = dense(b, "product", 512, 2048, tokens[i]);
+        status = dense(b, "product", 512, 2048, tokens[i], false);
     if (status == MP_OK)
-        status = dense(b, "product", 151936, 2048, 1);
+        status = dense(b, "product", 151936, 2048, 1, false);
     for (size_t i = 0; i < token_counts && status == MP_OK; i++)
-        status = experts(b, 2048, 768, tokens[i]);
+        status = experts(b, 2048, 768, tokens[i], false);
+    if (status == MP_OK)
+        status = tensor_cores(b);
     for (uint32_t positions = 1024; positions <= 16384 && status == MP_OK; positions *= 4) {
         for (unsigned i = 0; i < 4 && status == MP_OK; i++)
             status = attention(b, i < 2 ? MP_WTYPE_F32 : MP_WTYPE_BF16, positions, i % 2 == 1);

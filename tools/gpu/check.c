@@ -31,8 +31,10 @@ struct check {
     size_t pinned_bytes;
     uint64_t random;
     const char *only;
+    bool tensor;
     unsigned cases[MP_CUDA_KERNEL_COUNT], wrong[MP_CUDA_KERNEL_COUNT];
     double worst[MP_CUDA_KERNEL_COUNT];
+    double used[MP_CUDA_KERNEL_COUNT]; /* of the tolerance, where there is one */
 };
 
 static bool is_wanted(const struct check *check, enum mp_cuda_kernel kernel)
@@ -70,8 +72,19 @@ enum mp_status check_open(unsigned ordinal, const char *only, struct check **che
         check_close(check);
         return status;
     }
+    status = mp_gpu_load_tensor(check->gpu);
+    check->tensor = status == MP_OK;
+    if (!check->tensor)
+        printf("no kernels for tensor cores: %s\n", mp_error_last()->text);
+    if (!check->tensor && status != MP_ERR_UNSUPPORTED)
+        check_case(check, MP_CUDA_TENSOR_FIRST, false, "they cannot be loaded");
     *check_p = check;
     return MP_OK;
+}
+
+bool check_tensor(const struct check *check)
+{
+    return check->tensor;
 }
 
 void check_close(struct check *check)
@@ -96,12 +109,15 @@ bool check_report(struct check *check)
     for (unsigned k = 0; k < MP_CUDA_KERNEL_COUNT; k++) {
         printf("%-20s %4u cases, %u wrong", mp_cuda_kernel_name((enum mp_cuda_kernel)k),
                check->cases[k], check->wrong[k]);
-        if (check->wrong[k] > 0)
+        if (check->wrong[k] > 0 && check->worst[k] != 0)
             printf(", off by %.3g of the largest", check->worst[k]);
+        if (check->used[k] > 0)
+            printf(", %.3g of the tolerance", check->used[k]);
         printf("\n");
         cases += check->cases[k];
         wrong += check->wrong[k];
-        none += check->cases[k] == 0 && is_wanted(check, (enum mp_cuda_kernel)k);
+        none += check->cases[k] == 0 && is_wanted(check, (enum mp_cuda_kernel)k) &&
+                (k < MP_CUDA_TENSOR_FIRST || check->tensor);
     }
     if (none > 0)
         printf("%u kernels were never launched\n", none);
@@ -312,13 +328,32 @@ void check_case(struct check *check, enum mp_cuda_kernel kernel, bool good, cons
     fflush(stdout);
 }
 
-void check_launch(struct check *check, enum mp_cuda_kernel kernel, const void *params,
-                  const char *what)
+/* Of the operand in `pinned`, the floats that may be off: those that are not too far become what
+ * the host has, so that the rest can be compared byte by byte. */
+static void forgive(struct check *check, enum mp_cuda_kernel kernel, const struct operand *o,
+                    const double *want, const double *limit)
+{
+    double worst = 0;
+
+    for (size_t i = 0; i < o->bytes / sizeof(float); i++) {
+        float got;
+        double off;
+
+        memcpy(&got, check->pinned + i * sizeof(got), sizeof(got));
+        off = fabs((double)got - want[i]);
+        if (limit[i] >= 0 && off <= limit[i])
+            memcpy(check->pinned + i * sizeof(got), o->here + i * sizeof(got), sizeof(got));
+        if (limit[i] > 0 && off / limit[i] > worst)
+            worst = off / limit[i];
+    }
+    check->used[kernel] = worst > check->used[kernel] ? worst : check->used[kernel];
+}
+
+static void launch(struct check *check, enum mp_cuda_kernel kernel, const void *params,
+                   const void *out, const double *want, const double *limit, const char *what)
 {
     bool good = true;
 
-    if (!is_wanted(check, kernel))
-        return;
     for (size_t i = 0; i < check->count; i++)
         upload(check, &check->operands[i]);
     run_there(check, kernel, params);
@@ -332,11 +367,29 @@ void check_launch(struct check *check, enum mp_cuda_kernel kernel, const void *p
         memset(check->pinned, 0xff, bytes);
         need(check, mp_gpu_download(check->gpu, check->stream, check->pinned, o->there, bytes));
         need(check, mp_gpu_finish(check->gpu, check->stream));
+        if (o->here == out)
+            forgive(check, kernel, o, want, limit);
         good = is_equal(check, kernel, o, what);
     }
     check->cases[kernel]++;
     check->wrong[kernel] += !good;
     fflush(stdout);
+}
+
+void check_launch(struct check *check, enum mp_cuda_kernel kernel, const void *params,
+                  const char *what)
+{
+    if (is_wanted(check, kernel))
+        launch(check, kernel, params, NULL, NULL, NULL, what);
+}
+
+void check_launch_within(struct check *check, enum mp_cuda_kernel kernel, const void *params,
+                         const void *out, double *want, double *limit, const char *what)
+{
+    if (is_wanted(check, kernel) && check->tensor)
+        launch(check, kernel, params, out, want, limit, what);
+    free(want);
+    free(limit);
 }
 
 float *check_want(size_t count)

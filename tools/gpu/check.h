@@ -44,6 +44,17 @@ static inline uint64_t check_at(const void *operand)
 void check_launch(struct check *check, enum mp_cuda_kernel kernel, const void *params,
                   const char *what);
 
+/* Whether the device has the kernels from MP_CUDA_TENSOR_FIRST on. If not, they need no case. */
+bool check_tensor(const struct check *check);
+
+/*
+ * The same for a kernel whose sums are the hardware's: floats of `out` are compared with `want` (of
+ * what the device must come to), and may be off by `limit` each; where that is negative, and
+ * everywhere else, bytes must be equal. want, limit: of out's size; both are freed.
+ */
+void check_launch_within(struct check *check, enum mp_cuda_kernel kernel, const void *params,
+                         const void *out, double *want, double *limit, const char *what);
+
 /* Run it on the CPU alone: its results are operands of the next launch. */
 void check_here(const struct check *check, enum mp_cuda_kernel kernel, const void *params);
 

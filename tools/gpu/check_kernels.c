@@ -1,6 +1,8 @@
 /*
  * Every kernel that production runs, on the device that is there, with production's strides,
  * against the same source on the CPU: all bits of all results must be equal (tools/gpu/check.h).
+ * Kernels for tensor cores, whose sums are the hardware's, are held against sums in double within
+ * the tolerance of kernels/cuda/cuda_kernels.h; where the device has none, they are left out.
  * What the source computes is held against sums in double by the tests
  * (tests/kernels/cuda_*_test.c), not here.
  *

@@ -2,6 +2,7 @@
  * check_kernels: products with weights, dense and of experts, with the strides of production (those
  * of a matrix without gaps, which tiles read by 16 bytes) and with ones that no tile can read.
  */
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -70,6 +71,85 @@ static void matmul(struct check *c, bool gemm, unsigned type, uint32_t rows, uin
     check_end(c);
 }
 
+/* What a product of tensor cores may come to, and how far off it may be: see MP_CUDA_TENSOR_FIRST.
+ * to, off: (rows). The activations are rounded here as there. */
+static void tensor_row(unsigned type, const void *w, uint64_t w_stride, const float *x,
+                       uint32_t rows, uint32_t cols, double *to, double *off)
+{
+    float *in = check_want(cols), *wide = check_want(cols);
+    uint16_t *bits = calloc(cols + 1, sizeof(*bits));
+
+    if (bits == NULL)
+        exit(1);
+    mp_kernels_store((enum mp_wtype)type, bits, x, cols);
+    mp_kernels_ref.convert(in, bits, (enum mp_wtype)type, cols);
+    for (uint32_t r = 0; r < rows; r++) {
+        double sum = 0, magnitude = 0;
+
+        mp_kernels_ref.convert(wide, (const char *)w + r * w_stride * sizeof(*bits),
+                               (enum mp_wtype)type, cols);
+        for (uint32_t c = 0; c < cols; c++) {
+            sum += (double)wide[c] * (double)in[c];
+            magnitude += fabs((double)wide[c] * (double)in[c]);
+        }
+        to[r] = sum;
+        off[r] = (cols + 32) * 0x1p-22 * magnitude;
+    }
+    free(bits);
+    free(wide);
+    free(in);
+}
+
+static double *doubles(size_t count, double value)
+{
+    double *to = malloc((count + 4) * sizeof(*to));
+
+    if (to == NULL)
+        exit(1);
+    for (size_t i = 0; i < count + 4; i++)
+        to[i] = value;
+    return to;
+}
+
+static void tensor(struct check *c, unsigned type, uint32_t rows, uint32_t cols, uint32_t tokens,
+                   uint32_t gap)
+{
+    const uint32_t stride = cols + gap;
+    const size_t y_count = (size_t)tokens * (rows + gap);
+    const char *w = check_weights(c, (enum mp_wtype)type, (size_t)rows * stride + 1);
+    const float *x = check_floats(c, (size_t)tokens * stride);
+    float *y = check_floats(c, y_count), *bias = check_floats(c, rows);
+    struct mp_cuda_matmul p = { .w = check_at(w + (gap > 0 ? 2 : 0)),
+                                .x = check_at(x),
+                                .y = check_at(y),
+                                .bias = gap > 0 ? check_at(bias) : 0,
+                                .type = type,
+                                .rows = rows,
+                                .cols = cols,
+                                .tokens = tokens,
+                                .w_stride = stride,
+                                .x_stride = stride,
+                                .y_stride = rows + gap,
+                                .accumulate = gap > 0 };
+    double *want = doubles(y_count, 0), *limit = doubles(y_count, -1);
+    char what[96];
+
+    for (uint32_t t = 0; t < tokens; t++) {
+        double *to = want + (size_t)t * p.y_stride, *off = limit + (size_t)t * p.y_stride;
+
+        tensor_row(type, (const void *)(uintptr_t)p.w, stride, x + (size_t)t * stride, rows, cols,
+                   to, off);
+        for (uint32_t r = 0; r < rows && gap > 0; r++) {
+            to[r] += (double)bias[r] + (double)y[(size_t)t * p.y_stride + r];
+            off[r] += 4 * 0x1p-24 * (2 + fabs(to[r])); /* two more sums in float */
+        }
+    }
+    snprintf(what, sizeof(what), "%s, %u x %u, %u tokens", gap > 0 ? "unaligned" : "tiles", rows,
+             cols, tokens);
+    check_launch_within(c, mp_cuda_type(type)->tensor, &p, y, want, limit, what);
+    check_end(c);
+}
+
 /* A norm with three products that read it; what it should be is known from the two kernels apart.
  */
 static void project(struct check *c, unsigned type, uint32_t rows, uint32_t cols, uint32_t tokens)
@@ -118,6 +198,13 @@ void check_matmuls(struct check *c, bool few)
             matmul(c, true, type, few ? 33 : 768, few ? 264 : 2048, many[i], 0);
             matmul(c, true, type, 7, 1000, many[i], 0);
             matmul(c, true, type, 5, 31, many[i], 3);
+        }
+        for (size_t i = 0; i < (few ? 1 : MP_ARRAY_LEN(many)); i++) {
+            if (type == MP_WTYPE_F32 || !check_tensor(c))
+                continue;
+            tensor(c, type, few ? 33 : 768, few ? 264 : 2048, many[i], 0);
+            tensor(c, type, 7, 1000, many[i], 0);
+            tensor(c, type, 5, 31, many[i], 3);
         }
         if (!few)
             matmul(c, false, type, 4096, 2048, 1, 0);
@@ -208,7 +295,56 @@ static void near_experts(struct check *c, const struct list *list, const struct 
                what);
 }
 
-static void experts(struct check *c, unsigned type, struct list *list, bool accumulate)
+/* act and rank of a list, each by what the CPU has before it. */
+static void near_tensor(struct check *c, const struct list *list, const struct mp_cuda_experts *p,
+                        bool is_up, const char *what)
+{
+    const uint32_t F = p->channels, H = p->hidden, ranks = list->tokens * list->top_k;
+    const size_t count = (size_t)ranks * (is_up ? F : H);
+    float *act = (void *)(uintptr_t)p->act, *rank = (void *)(uintptr_t)p->rank;
+    double *want = doubles(count, 0), *limit = doubles(count, -1);
+    double *up = doubles(F, 0), *up_off = doubles(F, 0);
+
+    for (uint32_t e = 0; e < list->experts; e++) {
+        const struct mp_cuda_expert *w = &list->work[e];
+
+        for (uint32_t i = w->first; i < w->first + w->count; i++) {
+            const uint32_t row = list->row[i];
+            const float *x =
+                (const float *)(uintptr_t)p->x + (size_t)(row / p->top_k) * p->x_stride;
+            double *to = want + (is_up ? (size_t)i * F : (size_t)row * H);
+            double *off = limit + (is_up ? (size_t)i * F : (size_t)row * H);
+
+            if (!is_up) {
+                tensor_row(p->type, (const void *)(uintptr_t)w->down, w->channels,
+                           act + (size_t)i * F, H, w->channels, to, off);
+                for (uint32_t h = 0; h < H && w->accumulate; h++) {
+                    const double before = (double)rank[(size_t)row * H + h];
+
+                    to[h] += before;
+                    off[h] += (w->channels + 32) * 0x1p-22 * fabs(before);
+                }
+                continue;
+            }
+            tensor_row(p->type, (const void *)(uintptr_t)w->gate, H, x, w->channels, H, to, off);
+            tensor_row(p->type, (const void *)(uintptr_t)w->up, H, x, w->channels, H, up, up_off);
+            for (uint32_t f = 0; f < w->channels; f++) { /* the slope of silu is at most 1.1 */
+                const double gate = to[f], silu = gate / (1 + exp(-gate));
+
+                to[f] = silu * up[f];
+                off[f] = 1.1 * off[f] * (fabs(up[f]) + up_off[f]) + fabs(silu) * up_off[f] +
+                         8 * 0x1p-24 * fabs(to[f]);
+            }
+        }
+    }
+    free(up);
+    free(up_off);
+    check_launch_within(
+        c, is_up ? mp_cuda_type(p->type)->tensor_up : mp_cuda_type(p->type)->tensor_down, p,
+        is_up ? act : rank, want, limit, what);
+}
+
+static void experts(struct check *c, unsigned type, struct list *list, bool accumulate, bool tensor)
 {
     const uint32_t copies = list->experts < 4 ? list->experts : 4,
                    ranks = list->tokens * list->top_k;
@@ -240,10 +376,15 @@ static void experts(struct check *c, unsigned type, struct list *list, bool accu
              list->channels, list->hidden, list->tokens, accumulate ? ", added" : "");
     before = check_copy(c, (const float *)(uintptr_t)p.rank,
                         (size_t)ranks * list->hidden * sizeof(float));
-    check_launch(c, mp_cuda_experts_up(type, p.rows_max), &p, what);
-    near_experts(c, list, &p, before, true, what);
-    check_launch(c, mp_cuda_experts_down(type, p.rows_max), &p, what);
-    near_experts(c, list, &p, before, false, what);
+    if (tensor) {
+        near_tensor(c, list, &p, true, what);
+        near_tensor(c, list, &p, false, what);
+    } else {
+        check_launch(c, mp_cuda_experts_up(type, p.rows_max), &p, what);
+        near_experts(c, list, &p, before, true, what);
+        check_launch(c, mp_cuda_experts_down(type, p.rows_max), &p, what);
+        near_experts(c, list, &p, before, false, what);
+    }
     check_end(c);
     free(list->work);
     free(list->row);
@@ -259,10 +400,15 @@ void check_experts(struct check *c, bool few)
             struct list aligned = { 16, 4, tokens[i], 264, 40, NULL, NULL };
             struct list graph = { 128, 8, tokens[i] <= 8 ? tokens[i] : 8, 2048, 768, NULL, NULL };
 
-            experts(c, type, &odd, i % 2 == 1);
-            experts(c, type, &aligned, i % 2 == 0);
+            experts(c, type, &odd, i % 2 == 1, false);
+            experts(c, type, &aligned, i % 2 == 0, false);
             if (!few && type == MP_WTYPE_BF16 && tokens[i] <= 3)
-                experts(c, type, &graph, false);
+                experts(c, type, &graph, false, false);
+            if (type == MP_WTYPE_F32 || !check_tensor(c) || tokens[i] < 9)
+                continue;
+            odd.tokens = few ? 9 : 4 * tokens[i];
+            experts(c, type, &odd, i % 2 == 1, true);
+            experts(c, type, &aligned, i % 2 == 0, true);
         }
     }
 }

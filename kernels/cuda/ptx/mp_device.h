@@ -151,6 +151,39 @@ MP_DEVICE uint16_t mp_to_half(float v)
     return bits;
 }
 
+/* The rest down to mp_mma_f16() is for compute capability 8.0 and later (kernels/cuda/tensor.cu).
+ * Two numbers rounded to nearest, ties to even: the first is the lower half of the word. */
+MP_DEVICE uint32_t mp_pair_bf16(float low, float high)
+{
+    uint32_t word;
+
+    asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(word) : "f"(high), "f"(low));
+    return word;
+}
+
+MP_DEVICE uint32_t mp_pair_f16(float low, float high)
+{
+    uint32_t word;
+
+    asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(word) : "f"(high), "f"(low));
+    return word;
+}
+
+/* c += a b for a whole warp: a 16 x 16 by rows, b 16 x 8 by columns, c 16 x 8. Lane l has, with g =
+ * l / 4 and t = l % 4: of a rows g, g + 8 at columns 2 t and 2 t + 1, then the same rows 8 columns
+ * on; of b column g at rows 2 t and 2 t + 1, then 8 rows on; of c row g at columns 2 t and 2 t + 1,
+ * then row g + 8. */
+#define MP_MMA(name, type)                                                                \
+    MP_DEVICE void mp_mma_##name(float *c, const uint32_t *a, const uint32_t *b)          \
+    {                                                                                     \
+        asm volatile("mma.sync.aligned.m16n8k16.row.col.f32." type "." type ".f32 "       \
+                     "{%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"    \
+                     : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])                     \
+                     : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1])); \
+    }
+MP_MMA(bf16, "bf16")
+MP_MMA(f16, "f16")
+
 /* 16 bytes at a multiple of 16 that are read once: they do not push others out of the cache. */
 MP_DEVICE struct mp_words mp_load_once(const MP_GLOBAL void *at)
 {

@@ -56,9 +56,9 @@
  * others have measured there), FAKECUDA_SEED, FAKECUDA_LAZY (see timing), FAKECUDA_KEYS (0: no
  * protection keys), FAKECUDA_REGISTER (bytes that cuMemHostRegister pins at most), FAKECUDA_SHARED
  * (a file: processes that name the same share the memory of the devices), FAKECUDA_VERBOSE (1: say
- * violations at once), FAKECUDA_WRONG (a kernel: each launch leaves one bit of its results wrong,
- * or does nothing if it has none), FAKECUDA_FAIL (NAME,NTH,RESULT: as fakecuda_fail() does, once).
- * Read when first used. */
+ * violations at once), FAKECUDA_WRONG (KERNEL or KERNEL+BIT: each launch leaves that bit, the
+ * lowest, of its results wrong, or does nothing if it has none), FAKECUDA_FAIL (NAME,NTH,RESULT: as
+ * fakecuda_fail() does, once). Read when first used. */
 
 /*
  * The nth call from now (0: the next) of the driver function `name`, or of any if it is NULL or

@@ -97,7 +97,7 @@ void fake_configure(void)
     fake.lazy_ns = 1000000 * fake_setting("FAKECUDA_LAZY", 0);
     fake_profile_choose(getenv("FAKECUDA_PROFILE"));
     if (getenv("FAKECUDA_WRONG") != NULL)
-        snprintf(fake.wrong_kernel, sizeof(fake.wrong_kernel), "%s", getenv("FAKECUDA_WRONG"));
+        (void)sscanf(getenv("FAKECUDA_WRONG"), "%63[^+]+%u", fake.wrong_kernel, &fake.wrong_bit);
     plan_from_environment();
     pthread_atfork(before_fork, after_fork, in_child);
     atexit(at_end);

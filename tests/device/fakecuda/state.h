@@ -97,6 +97,7 @@ struct fake_state {
     int numa_id;
     bool verbose;
     char wrong_kernel[64]; /* whose results are wrong; "": none */
+    unsigned wrong_bit;    /* of its results, from the first of the last range on */
     uint64_t seed;         /* of random delays; 0: none */
     uint64_t lazy_ns;      /* what nobody waits for is done after so long; 0: at once */
     bool stalled;          /* streams stand still */

@@ -112,7 +112,7 @@ static void run(void *ctx)
             break; /* one without results does nothing at all */
         r->wrong = op->function->kernel->run(op->params, op->grid, op->block, op->shared_bytes);
         if (strcmp(fake.wrong_kernel, op->name) == 0)
-            *last_result(r) ^= 1;
+            last_result(r)[fake.wrong_bit / 8] ^= (unsigned char)(1u << fake.wrong_bit % 8);
         break;
     default: break;
     }

@@ -4,6 +4,7 @@
  * (tests/device/simt/table.c).
  */
 #include "kernels/cuda/kernels.cu"
+#include "kernels/cuda/tensor.cu"
 
 #include "tests/device/simt/table.h"
 

@@ -173,6 +173,67 @@ static inline uint16_t mp_to_half(float v)
     return (uint16_t)(sign | mp_as_bits(rounded * 0x1p-112f) >> 13);
 }
 
+/* Two numbers as cvt rounds them: the first is the lower half of the word. */
+static inline uint32_t mp_pair_bf16(float low, float high)
+{
+    const float v[] = { low, high };
+    uint32_t word = 0;
+
+    for (int i = 0; i < 2; i++) {
+        const uint32_t bits = mp_as_bits(v[i]);
+
+        word |= (v[i] != v[i] ? 0x7fff : (bits + 0x7fff + (bits >> 16 & 1)) >> 16) << (16 * i);
+    }
+    return word;
+}
+
+static inline uint32_t mp_pair_f16(float low, float high)
+{
+    return mp_to_half(low) | (uint32_t)mp_to_half(high) << 16;
+}
+
+static inline float mp_bf16_low(uint32_t word)
+{
+    return mp_as_float(word << 16);
+}
+
+/*
+ * c += a b of a warp, with fragments as the PTX ISA has them ("Matrix Fragments for mma.m16n8k16
+ * with floating point type"). This is by that documentation, no proof of what hardware does: there
+ * nothing says how the 16 products of a step and c are added; here it is in double, and rounded
+ * once.
+ */
+static inline void mp_simt_mma(float *c, const uint32_t *a, const uint32_t *b,
+                               float (*widen)(uint32_t))
+{
+    const uint32_t own[MP_SIMT_WORDS] = { a[0], a[1], a[2], a[3], b[0], b[1] };
+    const uint32_t(*of)[MP_SIMT_WORDS] = mp_simt_gather(own);
+    const uint32_t group = mp_simt_now->thread % 32 / 4, in_group = mp_simt_now->thread % 4;
+
+    for (uint32_t i = 0; i < 4; i++) { /* row group + i / 2 * 8, column col */
+        const uint32_t col = in_group * 2 + i % 2;
+        double sum = (double)c[i];
+
+        for (uint32_t k = 0; k < 16; k++) {
+            const uint32_t lane = k % 8 / 2, shift = k % 2 * 16;
+
+            sum += (double)widen(of[group * 4 + lane][k / 8 * 2 + i / 2] >> shift) *
+                   (double)widen(of[col * 4 + lane][4 + k / 8] >> shift);
+        }
+        c[i] = (float)sum;
+    }
+}
+
+static inline void mp_mma_bf16(float *c, const uint32_t *a, const uint32_t *b)
+{
+    mp_simt_mma(c, a, b, mp_bf16_low);
+}
+
+static inline void mp_mma_f16(float *c, const uint32_t *a, const uint32_t *b)
+{
+    mp_simt_mma(c, a, b, mp_half_low);
+}
+
 static inline struct mp_words mp_load(const void *at)
 {
     struct mp_words to;

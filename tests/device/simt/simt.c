@@ -28,6 +28,7 @@ struct warp {
     uint32_t arrived; /* wait for the others of the warp */
     unsigned turn;    /* of the two values: one is read while the next is written */
     uint32_t value[2][LANES], vote[2];
+    uint32_t words[2][LANES][MP_SIMT_WORDS];
 };
 
 struct worker {
@@ -318,6 +319,17 @@ uint32_t mp_simt_vote(uint32_t value)
     struct warp *warp = &machine_now->warps[machine_now->view.thread / LANES];
 
     return warp->vote[meet_warp(machine_now, warp, value)];
+}
+
+const uint32_t (*mp_simt_gather(const uint32_t *words))[MP_SIMT_WORDS]
+{
+    struct warp *warp = &machine_now->warps[machine_now->view.thread / LANES];
+
+    if (warp->live != 0xffffffffu)
+        fail(machine_now, "a whole warp is needed");
+    memcpy(warp->words[warp->turn][machine_now->view.thread % LANES], words,
+           sizeof(warp->words[0][0]));
+    return (const uint32_t(*)[MP_SIMT_WORDS])warp->words[meet_warp(machine_now, warp, 0)];
 }
 
 void mp_simt_fail(const char *what)

@@ -93,6 +93,41 @@ static void exchange(void)
         CHECK_EQ(out[i], 80);
 }
 
+/* The same with several values at once, read in any order before the next round. */
+static void body_gather(const void *at)
+{
+    const struct params *p = at;
+    const uint32_t thread = mp_simt_now->thread;
+    uint32_t words[MP_SIMT_WORDS], sum = 0;
+
+    if (p->mode == 1 && thread == 40)
+        return;
+    for (uint32_t i = 0; i < 20; i++) {
+        const uint32_t(*of)[MP_SIMT_WORDS];
+
+        for (uint32_t k = 0; k < MP_SIMT_WORDS; k++)
+            words[k] = thread * 1000 + i * MP_SIMT_WORDS + k;
+        of = mp_simt_gather(words);
+        for (uint32_t k = 0; k < 32 * MP_SIMT_WORDS; k++)
+            sum += of[k / MP_SIMT_WORDS][k % MP_SIMT_WORDS] ==
+                   (thread / 32 * 32 + k / MP_SIMT_WORDS) * 1000 + i * MP_SIMT_WORDS +
+                       k % MP_SIMT_WORDS;
+    }
+    p->out[thread] = sum;
+}
+
+static void gather(void)
+{
+    uint32_t out[64];
+    const char *error;
+
+    CHECK(run(body_gather, out, 0, 1, 64, 0) == NULL);
+    for (uint32_t i = 0; i < 64; i++)
+        CHECK_EQ(out[i], 20 * 32 * MP_SIMT_WORDS);
+    error = run(body_gather, out, 1, 1, 64, 0); /* a lane has ended */
+    CHECK(error != NULL && strstr(error, "a whole warp is needed") != NULL);
+}
+
 /* Threads from 100 on end before a barrier (mode 1); then lanes end one by one while others go on.
  */
 static void body_exits(const void *at)
@@ -191,6 +226,7 @@ int main(void)
         RUN(barrier);
         RUN(shared_memory);
         RUN(exchange);
+        RUN(gather);
         RUN(exits);
         RUN(refusals);
     }

@@ -31,6 +31,13 @@ uint32_t mp_simt_exchange(uint32_t value, uint32_t lane);
 /* The same; bit l of the result is set where lane l gave a value other than 0. */
 uint32_t mp_simt_vote(uint32_t value);
 
+/*
+ * The same with several values; lane l's are [l] of the result, until this lane waits for its warp
+ * again. All 32 lanes must come, or the launch fails.
+ */
+#define MP_SIMT_WORDS 6
+const uint32_t (*mp_simt_gather(const uint32_t *words))[MP_SIMT_WORDS];
+
 /* A device would trap: the launch fails; does not return. */
 void mp_simt_fail(const char *what);
 
