@@ -281,6 +281,9 @@ mp_test(device/cuda_expert_gemm_test LIBS mp_engine m SOURCES tests/model/harnes
 add_dependencies(device_cuda_expert_gemm_test fakecuda fakecublas)
 set_tests_properties(device/cuda_expert_gemm_test PROPERTIES ENVIRONMENT
     "LD_LIBRARY_PATH=${CMAKE_BINARY_DIR}/fakecuda:${CMAKE_BINARY_DIR}/fakecublas")
+mp_test(device/cuda_tensor_test LIBS mp_engine m SOURCES tests/model/harness.c tests/support/npy.c
+    VARIANTS new old TIMEOUT 200)
+mp_fake_cuda(device/cuda_tensor_test new old)
 mp_test(device/device_compute_test LIBS mp_engine SOURCES tests/model/harness.c LABELS fault)
 mp_fake_cuda(device/device_compute_test)
 mp_test(device/device_limits_test LIBS mp_engine SOURCES tests/model/harness.c)
@@ -406,8 +409,8 @@ mp_test(unit/kernels/cuda/cuda_choose_test LIBS mp_simt TIMEOUT 200)
 mp_test(unit/kernels/cuda/cuda_layer_test LIBS mp_simt)
 mp_test(unit/kernels/cuda/cuda_fused_test LIBS mp_simt)
 mp_test(model/logits_test LIBS mp_engine m SOURCES tests/model/harness.c tests/support/npy.c
-    VARIANTS cpu own assign cublas TIMEOUT 300)
-mp_fake_cuda(model/logits_test own assign)
+    VARIANTS cpu own assign tensor cublas TIMEOUT 300)
+mp_fake_cuda(model/logits_test own assign tensor)
 mp_fake_cublas(model/logits_test cublas)
 set(budgets cuda-0 cuda-1 cuda-2 cuda-3 cuda-4)
 mp_test(model/sweep_test LIBS mp_engine m SOURCES tests/model/harness.c tests/support/npy.c

@@ -91,7 +91,7 @@ struct mp_engine_config {
         costs; /* measured on this machine; its executors, or those of engine/gpu/executors.h if it
                   lists none, are used as far as the machine has them; updated during the run,
                   except with `deterministic` */
-    enum mp_gemm_choice gemm; /* library for products of dense weights with many tokens */
+    enum mp_gemm_choice gemm; /* who makes products with many tokens */
     bool graphs;              /* run steps that need no host as one CUDA graph; same bits */
 
     struct mp_profile policies;

@@ -84,14 +84,15 @@ struct mp_gemm {
     char name[48];
 };
 
-static const char *const choice_names[] = { "auto", "own", "cublas", NULL };
+static const char *const choice_names[] = { "auto", "own", "cublas", "tensor", NULL };
 
 const struct mp_opt mp_gemm_opts[] = {
     MP_OPT_ENUM(
         "CUDA_GEMM", struct mp_gemm_config, choice, "auto", choice_names,
         "Who multiplies with many tokens on a CUDA device, dense weights and experts alike: own "
         "kernels, which round nothing, or cuBLAS, which rounds activations to the type of the "
-        "weights; auto takes cuBLAS where it is installed."),
+        "weights; auto takes cuBLAS where it is installed. tensor: own kernels for tensor cores "
+        "(compute capability 8.0), which round as cuBLAS does and have run on no GPU yet."),
     MP_OPT_END
 };
 
@@ -281,10 +282,14 @@ enum mp_status mp_gemm_open(struct mp_gpu *gpu, enum mp_gemm_choice choice, uint
     gemm->x_count_max = x_count_max;
     gemm->tokens_min = choice == MP_GEMM_CUBLAS ? TOKENS_FEW + 1 : TOKENS_MANY;
     pthread_mutex_init(&gemm->lock, NULL);
-    if (choice != MP_GEMM_OWN)
+    if (choice == MP_GEMM_AUTO || choice == MP_GEMM_CUBLAS)
         status = mp_gemm_forgive(gemm, start(gemm));
     else
         do_without(gemm);
+    if (choice == MP_GEMM_TENSOR) {
+        snprintf(gemm->name, sizeof(gemm->name), "tensor");
+        status = mp_gpu_load_tensor(gpu);
+    }
     if (status != MP_OK) {
         mp_gemm_close(gemm);
         return status;
@@ -337,6 +342,12 @@ uint32_t mp_gemm_tokens_min(const struct mp_gemm *gemm)
     return gemm->tokens_min;
 }
 
+bool mp_gemm_uses_tensor(const struct mp_gemm *gemm, uint32_t type, uint32_t tokens)
+{
+    return gemm->choice == MP_GEMM_TENSOR && tokens > TOKENS_FEW &&
+           mp_cuda_type(type)->tensor != MP_CUDA_KERNEL_COUNT;
+}
+
 const char *mp_gemm_name(const struct mp_gemm *gemm)
 {
     return gemm->name;
@@ -368,6 +379,14 @@ static enum mp_status run_cublas(struct mp_gemm *gemm, const struct stream_state
                  "cublasGemmEx");
 }
 
+static enum mp_cuda_kernel kernel_for(const struct mp_gemm *gemm, const struct mp_cuda_matmul *p)
+{
+    if (p->tokens <= TOKENS_FEW)
+        return mp_cuda_gemv(p->type, p->tokens);
+    return mp_gemm_uses_tensor(gemm, p->type, p->tokens) ? mp_cuda_type(p->type)->tensor
+                                                         : mp_cuda_type(p->type)->gemm;
+}
+
 enum mp_status mp_gemm_matmul(struct mp_gemm *gemm, mp_cu_stream stream,
                               const struct mp_cuda_matmul *params)
 {
@@ -383,8 +402,5 @@ enum mp_status mp_gemm_matmul(struct mp_gemm *gemm, mp_cu_stream stream,
         return status;
     if (state != NULL)
         return run_cublas(gemm, state, params);
-    return mp_gpu_launch(gemm->gpu, stream,
-                         params->tokens <= TOKENS_FEW ? mp_cuda_gemv(params->type, params->tokens)
-                                                      : mp_cuda_type(params->type)->gemm,
-                         params);
+    return mp_gpu_launch(gemm->gpu, stream, kernel_for(gemm, params), params);
 }

@@ -11,14 +11,18 @@
  * is missing or refuses this driver, .12); nothing is linked.
  *
  * cuBLAS multiplies operands of one type: activations are first rounded to that of the weights, so
- * that the error of a product is at most 2^-9 (BF16) or 2^-11 (F16) of the sum of magnitudes, and
+ * that the error of a product is at most 2^-8 (BF16) or 2^-11 (F16) of the sum of magnitudes, and
  * an F16 beyond 65504 becomes infinite, which is reported as an error of the model. Weights of type
  * F32 are multiplied in F32. The kernels do not round. So using cuBLAS changes bits; whether it is
  * used depends only on the number of tokens of a launch, never on budgets or policies.
  *
+ * The project's kernels for tensor cores (kernels/cuda/tensor.cuh) do the same for weights of BF16
+ * and F16 with more than 8 tokens, dense or of experts, if they are asked for by name: they have
+ * run on no device yet.
+ *
  * Thread safety: mp_gemm_matmul() may be called by several threads for different streams.
  */
-enum mp_gemm_choice { MP_GEMM_AUTO, MP_GEMM_OWN, MP_GEMM_CUBLAS };
+enum mp_gemm_choice { MP_GEMM_AUTO, MP_GEMM_OWN, MP_GEMM_CUBLAS, MP_GEMM_TENSOR };
 
 struct mp_gemm_config {
     uint64_t choice; /* enum mp_gemm_choice */
@@ -30,8 +34,9 @@ struct mp_gemm;
 /*
  * MP_GEMM_AUTO: cuBLAS for launches of 32 tokens and more, if it works; else a log line at level
  * info, and the kernels. MP_GEMM_CUBLAS: cuBLAS for more than 8 tokens, or an error
- * (MP_ERR_UNSUPPORTED E_CUBLAS_OFF: it is not installed). x_count_max: most activations (tokens *
- * cols) of one launch; beyond that the kernels are used.
+ * (MP_ERR_UNSUPPORTED E_CUBLAS_OFF: it is not installed). MP_GEMM_TENSOR: no cuBLAS; loads the
+ * kernels for tensor cores, or an error (MP_ERR_UNSUPPORTED E_TENSOR_OFF). x_count_max: most
+ * activations (tokens * cols) of one launch; beyond that the kernels are used.
  */
 enum mp_status mp_gemm_open(struct mp_gpu *gpu, enum mp_gemm_choice choice, uint64_t x_count_max,
                             struct mp_gemm **gemm_p) MP_MUST_CHECK;
@@ -50,8 +55,9 @@ enum mp_status mp_gemm_use(struct mp_gemm *gemm, mp_cu_stream stream) MP_MUST_CH
  * is returned. */
 enum mp_status mp_gemm_forgive(struct mp_gemm *gemm, enum mp_status status) MP_MUST_CHECK;
 
-/* True if there is a cuBLAS to try. OWN: false; CUBLAS: true; AUTO: true if one is installed (it is
- * loaded, and remains so, but not tested with this driver). Clears the error record. */
+/* True if there is a cuBLAS to try. OWN, TENSOR: false; CUBLAS: true; AUTO: true if one is
+ * installed (it is loaded, and remains so, but not tested with this driver). Clears the error
+ * record. */
 bool mp_gemm_is_there(enum mp_gemm_choice choice);
 
 /* Device memory per stream if cuBLAS is used. */
@@ -60,7 +66,10 @@ uint64_t mp_gemm_bytes(uint64_t x_count_max);
 /* Fewest tokens of a launch for which cuBLAS is used; UINT32_MAX: never. */
 uint32_t mp_gemm_tokens_min(const struct mp_gemm *gemm);
 
-/* "own", or cuBLAS's version: "cuBLAS 13.1.0" */
+/* True if so many tokens (or rows of an expert) are multiplied by kernels for tensor cores. */
+bool mp_gemm_uses_tensor(const struct mp_gemm *gemm, uint32_t type, uint32_t tokens);
+
+/* "own", "tensor", or cuBLAS's version: "cuBLAS 13.1.0" */
 const char *mp_gemm_name(const struct mp_gemm *gemm);
 
 /*

@@ -10,6 +10,10 @@
 
 #define LIST_ALIGN 16u
 
+/* Who computes an expert on the device: kernels for a list, those for tensor cores, or products of
+ * its own. It follows from the expert's rows alone, so that bits do not depend on the list. */
+enum way { BY_LIST, BY_TENSOR, BY_PRODUCTS };
+
 /* Of the work lists of a layer: every slice of every expert in a list of its own at worst. */
 bool mp_device_list_bytes(const struct mp_engine_config *c, uint32_t slices, uint64_t *bytes_p)
 {
@@ -43,9 +47,10 @@ static enum mp_status send_list(struct mp_device *device, struct mp_device_queue
 
 /* Launch a list of experts of one type, which stands on the host at `list_used`. */
 static enum mp_status launch_list(struct mp_device *device, struct mp_device_queue *queue,
-                                  enum mp_wtype type, const struct mp_cuda_experts *list,
-                                  uint32_t rows)
+                                  enum mp_wtype type, enum way way,
+                                  const struct mp_cuda_experts *list, uint32_t rows)
 {
+    const struct mp_cuda_type *kernels = mp_cuda_type(type);
     const uint64_t work_bytes = list->works * sizeof(struct mp_cuda_expert);
     const uint64_t bytes = work_bytes + rows * sizeof(uint32_t);
     const struct mp_device_state *s = &device->state;
@@ -61,10 +66,14 @@ static enum mp_status launch_list(struct mp_device *device, struct mp_device_que
     params.top_k = device->engine->shape.top_k;
     if (status == MP_OK)
         status = mp_gpu_launch(device->gpu, queue->stream,
-                               mp_cuda_experts_up(type, params.rows_max), &params);
+                               way == BY_TENSOR ? kernels->tensor_up
+                                                : mp_cuda_experts_up(type, params.rows_max),
+                               &params);
     if (status == MP_OK)
         status = mp_gpu_launch(device->gpu, queue->stream,
-                               mp_cuda_experts_down(type, params.rows_max), &params);
+                               way == BY_TENSOR ? kernels->tensor_down
+                                                : mp_cuda_experts_down(type, params.rows_max),
+                               &params);
     device->act_used += (uint64_t)rows * params.channels;
     return status;
 }
@@ -123,20 +132,27 @@ static enum mp_status launch_gemm(struct mp_device *device, struct mp_device_que
     return status == MP_OK ? mp_device_expert_gemm(device, queue, type, &expert, row, act) : status;
 }
 
-/* Of a batch, the experts whose weights are of one type, one slice of each. */
-static enum mp_status launch_slice(struct mp_device *device, struct mp_device_queue *queue,
-                                   const struct mp_device_batch *batch, enum mp_wtype type,
-                                   uint32_t slice)
+static enum way way_of(const struct mp_device *device, enum mp_wtype type, uint32_t rows)
+{
+    if (mp_device_wants_gemm(device, rows))
+        return BY_PRODUCTS;
+    return mp_gemm_uses_tensor(device->gemm, type, rows) ? BY_TENSOR : BY_LIST;
+}
+
+/* Of a batch, the experts whose weights are of one type and that are computed in one of the two
+ * ways with a list, one slice of each. */
+static enum mp_status launch_way(struct mp_device *device, struct mp_device_queue *queue,
+                                 const struct mp_device_batch *batch, enum mp_wtype type,
+                                 enum way way, uint32_t slice)
 {
     const struct mp_expert_work *works = device->work + batch->first;
     struct mp_cuda_expert *list = list_here(device);
     struct mp_cuda_experts params = { .works = 0 };
     uint32_t rows = 0, *row;
-    enum mp_status status;
 
     for (uint32_t i = 0; i < batch->count; i++) {
         if (!takes_part(device, &works[i], batch->layer, type, slice) ||
-            mp_device_wants_gemm(device, works[i].rows.count))
+            way_of(device, type, works[i].rows.count) != way)
             continue;
         list[params.works] = make_work(device, &works[i], slice, rows);
         if (list[params.works].channels > params.channels)
@@ -149,13 +165,25 @@ static enum mp_status launch_slice(struct mp_device *device, struct mp_device_qu
     row = (uint32_t *)(list + params.works);
     for (uint32_t i = 0; i < batch->count; i++) {
         if (takes_part(device, &works[i], batch->layer, type, slice) &&
-            !mp_device_wants_gemm(device, works[i].rows.count))
+            way_of(device, type, works[i].rows.count) == way)
             row = list_rows(device, &works[i], row);
     }
-    status = params.works > 0 ? launch_list(device, queue, type, &params, rows) : MP_OK;
+    return params.works > 0 ? launch_list(device, queue, type, way, &params, rows) : MP_OK;
+}
+
+/* Of a batch, the experts whose weights are of one type, one slice of each. */
+static enum mp_status launch_slice(struct mp_device *device, struct mp_device_queue *queue,
+                                   const struct mp_device_batch *batch, enum mp_wtype type,
+                                   uint32_t slice)
+{
+    const struct mp_expert_work *works = device->work + batch->first;
+    enum mp_status status = launch_way(device, queue, batch, type, BY_LIST, slice);
+
+    if (status == MP_OK)
+        status = launch_way(device, queue, batch, type, BY_TENSOR, slice);
     for (uint32_t i = 0; i < batch->count && status == MP_OK; i++) {
         if (takes_part(device, &works[i], batch->layer, type, slice) &&
-            mp_device_wants_gemm(device, works[i].rows.count))
+            way_of(device, type, works[i].rows.count) == BY_PRODUCTS)
             status = launch_gemm(device, queue, type, &works[i], slice);
     }
     return status;
