@@ -149,9 +149,26 @@ static uint32_t slices_of(const struct simulate *s, const struct mp_profile *pro
     return strcmp(profile->name, "moepic") == 0 ? MP_SLICES_MAX : 1;
 }
 
+static enum mp_status open_trace(const struct simulate *s, struct mp_trace_writer **writer_p)
+{
+    struct mp_trace_shape shape = {
+        .layers = (uint32_t)s->model.layers,
+        .experts = (uint32_t)s->model.experts,
+        .top_k = (uint32_t)s->model.top_k,
+        .expert_bytes = mp_sim_expert_bytes(&s->model),
+    };
+
+    if (s->args->trace == NULL)
+        return MP_OK;
+    memcpy(shape.model, s->model.name, sizeof(s->model.name));
+    return mp_trace_create(s->args->trace, &shape, writer_p);
+}
+
 static enum mp_status run_one(struct simulate *s, const struct mp_profile *profile, uint32_t batch)
 {
     struct mp_timeline *timeline = NULL;
+    struct mp_trace_writer *routing = NULL;
+    enum mp_status status = open_trace(s, &routing);
     const struct mp_sim_config config = {
         .machine = &s->machine,
         .model = &s->model,
@@ -169,14 +186,20 @@ static enum mp_status run_one(struct simulate *s, const struct mp_profile *profi
         .fit = &s->fit,
         .deterministic = s->settings->run.deterministic != 0,
         .timeline_p = s->args->timeline != NULL ? &timeline : NULL,
+        .routing = routing,
         .cancel = &mp_interrupted,
     };
     struct mp_sim_result result;
-    enum mp_status status = mp_sim_run(&config, &result);
 
+    if (status == MP_OK)
+        status = mp_sim_run(&config, &result);
     if (status == MP_OK && s->args->timeline != NULL)
         status = mp_timeline_write(timeline, s->args->timeline);
     mp_timeline_destroy(timeline);
+    if (status == MP_OK && routing != NULL)
+        status = mp_trace_close(routing);
+    else
+        mp_trace_abandon(routing);
     if (status == MP_OK)
         put_row(s, profile, batch, &result);
     return status;
@@ -245,10 +268,14 @@ static enum mp_status check_args(const struct mp_args *args)
             MP_ERR_CONFIG, "E_USAGE",
             "--%s and --from-trace exclude each other: a trace has its batches and steps",
             args->batches != NULL ? "batches" : "warm");
-    if (args->timeline != NULL && ((args->batches != NULL && strchr(args->batches, ',')) ||
-                                   (args->profiles != NULL && strchr(args->profiles, ','))))
+    if (args->trace != NULL && args->from_trace != NULL)
+        return mp_fail(MP_ERR_CONFIG, "E_USAGE", "--trace-out and --from-trace exclude each other");
+    if ((args->timeline != NULL || args->trace != NULL) &&
+        ((args->batches != NULL && strchr(args->batches, ',')) ||
+         (args->profiles != NULL && strchr(args->profiles, ','))))
         return mp_fail(MP_ERR_CONFIG, "E_USAGE",
-                       "--timeline needs one profile and one batch: it is of one run");
+                       "--%s needs one profile and one batch: it is of one run",
+                       args->trace != NULL ? "trace-out" : "timeline");
     return MP_OK;
 }
 

@@ -330,6 +330,7 @@ static enum mp_status run_decode(struct mp_sim_world *w, uint32_t count)
         if (i > 0 && at == 0)
             mp_pager_pause(w->pager);
         w->context = c->prompt + at + 1;
+        w->number = i + 1;
         (void)mp_sim_load_begin(w->load, c->batch, &decode);
         status = run_step(w);
     }
@@ -373,6 +374,8 @@ static enum mp_status run_synthetic(struct mp_sim_world *w, struct mp_sim_result
     if (c->warm > 0 && status == MP_OK)
         mp_pager_pause(w->pager);
     start_ns = w->clock.time_ns;
+    w->writes = c->routing != NULL;
+    w->number = 0;
     if (status == MP_OK)
         status = run_prompt(w);
     before = w->counters;

@@ -3,6 +3,7 @@
 
 #include <signal.h>
 
+#include "policy/record/trace.h"
 #include "policy/sim/sim_load.h"
 #include "policy/pager/step.h"
 
@@ -31,6 +32,7 @@ struct mp_sim_config {
     uint64_t seed;
     bool deterministic;
     struct mp_timeline **timeline_p;     /* or NULL; the caller destroys it */
+    struct mp_trace_writer *routing;     /* or NULL: gets what is chosen after `warm` */
     const volatile sig_atomic_t *cancel; /* or NULL; not 0: end with MP_ERR_CANCELED */
 
     /* For tests: after every layer, check the invariants of pager, space and clock, and that each

@@ -46,6 +46,8 @@ struct mp_sim_world {
     uint64_t load_ns, random; /* of one slice */
 
     uint32_t tokens, sequences, context; /* of the step */
+    uint32_t number;                     /* of the step in `routing`: 0 is the prompt */
+    bool writes;                         /* to `routing` */
     uint64_t waited_ns, misses;          /* counters at the last check: mp_sim_together_ops */
     uint8_t *fresh;                      // (units * slices): loaded and not computed yet
 

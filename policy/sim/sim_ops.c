@@ -299,16 +299,35 @@ static uint64_t op_link_busy(void *ctx)
     return w->link.ticket != NULL ? w->link.end_ns - w->clock.time_ns : 0;
 }
 
+/* Each sequence has equally many tokens of the step, its last ones so far. */
+static void write_routing(const struct mp_sim_world *w, uint32_t layer, uint32_t tokens, uint32_t k,
+                          const uint32_t *experts, const float *weights)
+{
+    const uint32_t each = tokens / w->sequences;
+
+    for (uint32_t t = 0; t < tokens; t++) {
+        const struct mp_trace_row row = {
+            .step = w->number,
+            .layer = layer,
+            .sequence = t / each,
+            .position = w->context - each + t % each,
+            .experts = experts + (size_t)t * k,
+            .weights = weights + (size_t)t * k,
+        };
+
+        mp_trace_write(w->config->routing, &row);
+    }
+}
+
 static void op_routed(void *ctx, uint32_t layer, uint32_t tokens, uint32_t k,
                       const uint32_t *experts, const float *weights)
 {
     struct mp_sim_world *w = ctx;
 
-    (void)layer;
-    (void)experts;
-    (void)weights;
     if (w->config->check)
         memset(w->computed, 0, (size_t)tokens * k);
+    if (w->writes)
+        write_routing(w, layer, tokens, k, experts, weights);
 }
 
 static enum mp_status op_combine(void *ctx, uint32_t layer, const uint32_t *experts,

@@ -119,6 +119,8 @@ const struct mp_flag mp_flags[] = {
           "take the routing from this trace instead of the model's routers"),
     OUTPUT("trace", trace, RUN | BENCH, BASIC, "FILE",
            "write which experts the router chose (docs/trace-format.md)"),
+    OUTPUT("trace-out", trace, SIMULATE, EXPERT, "FILE",
+           "write the made-up routing of one run (docs/trace-format.md)"),
     SWITCH("trace-scores", trace_scores, RUN | BENCH, EXPERT,
            "write the router's scores of all experts into the trace, too"),
     OUTPUT("decision-log", decision_log, RUN | BENCH, EXPERT, "FILE",

@@ -6,6 +6,7 @@
 #include "policy/sim/sim.h"
 #include "tests/support/log_guard.h"
 #include "tests/support/test.h"
+#include "tests/support/tmpdir.h"
 #include "tests/unit/policy/sim/sim_run.h"
 #include "vmm/base/error.h"
 
@@ -88,6 +89,58 @@ static void made_up_routing_is_as_recorded(void)
         check_near(spread, cases[i].spread, 0.015);
         check_near(overlap, cases[i].overlap, 0.03);
     }
+}
+
+/* Three sequences with prompts of two tokens and four steps after two that do not count: rows in
+ * the order of execution, with positions that go on where the prompt ended. */
+static void made_up_routing_is_written(void)
+{
+    const struct mp_policy_names names = { .profile = "lru" };
+    char path[4200];
+    const struct mp_trace_shape shape = {
+        .model = "n", .layers = 1, .experts = 4, .top_k = 2, .expert_bytes = 1
+    };
+    struct mp_trace_reader *reader;
+    struct mp_trace_row row;
+    struct mp_sim_machine machine;
+    struct mp_sim_model model;
+    struct mp_profile profile;
+    struct mp_sim_result r;
+    struct mp_sim_config config = {
+        .machine = &machine,
+        .model = &model,
+        .profile = &profile,
+        .batch = 3,
+        .prompt = 2,
+        .gen = 4,
+        .warm = 2,
+        .budget = { MP_SHARE_PPM, 1000000 },
+    };
+
+    snprintf(path, sizeof(path), "%s/routing", test_tmpdir());
+    CHECK_EQ(mp_sim_machine_parse("m", MACHINE, &machine), MP_OK);
+    CHECK_EQ(mp_sim_model_parse("n", MODEL, &model), MP_OK);
+    model.top_k = 2;
+    CHECK_EQ(mp_policy_resolve(&names, &profile), MP_OK);
+    CHECK_EQ(mp_trace_create(path, &shape, &config.routing), MP_OK);
+    CHECK_EQ(mp_sim_run(&config, &r), MP_OK);
+    CHECK_EQ(mp_trace_close(config.routing), MP_OK);
+    CHECK_EQ(mp_trace_open(path, &reader), MP_OK);
+    for (uint32_t n = 0; n < 6 + 4 * 3; n++) {
+        const uint32_t step = n < 6 ? 0 : 1 + (n - 6) / 3;
+
+        CHECK_EQ(mp_trace_read(reader, &row), MP_OK);
+        CHECK(row.experts != NULL && row.experts[0] < 4 && row.experts[0] != row.experts[1]);
+        CHECK(row.weights[0] >= row.weights[1] && row.weights[1] > 0);
+        CHECK_EQ(row.step, step);
+        CHECK_EQ(row.layer, 0);
+        CHECK_EQ(row.sequence, step == 0 ? n / 2 : n % 3);
+        CHECK_EQ(row.position, step == 0 ? n % 2 : 1 + step);
+    }
+    CHECK_EQ(mp_trace_read(reader, &row), MP_OK);
+    CHECK(row.experts == NULL);
+    mp_trace_reader_destroy(reader);
+    CHECK_EQ(remove(path), 0);
 }
 
 #define ROWS 40
@@ -207,6 +260,7 @@ static void statistics_are_as_their_heads_say(void)
 
 int main(void)
 {
+    RUN(made_up_routing_is_written);
     mp_test_drop_log(); /* budgets under a token cycle are warned of, rightly */
     RUN(scores_of_a_trace_are_used);
     RUN(statistics_are_as_their_heads_say);
