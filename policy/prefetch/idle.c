@@ -8,7 +8,8 @@
  * by then, or delays by the rest (as PreScope's eq. 7 has it). Not for one token, whose victims are
  * needed as likely as what is guessed: there it lost up to 1 % of the simulated time.
  *
- * What was named and then chosen is counted with what it saved. While that is less than what a
+ * What was named and then chosen is counted with what it saved: the layer's time by layer_ns() with
+ * what the prediction missed there, less the time without those. While that is less than what a
  * prediction takes, only one layer in PROBE is predicted.
  *
  * Ours. Where times are not known: nothing while the layer loads anything, else as many as a token
@@ -29,7 +30,8 @@
 struct named {
     uint32_t *experts; // (experts)
     uint32_t count, layer;
-    uint32_t first; /* the best one that is absent, loaded or not; or MP_EXPERT_NONE */
+    uint32_t needed, absent; /* of the layer, by the prediction */
+    uint32_t first;          /* the best one that is absent, loaded or not; or MP_EXPERT_NONE */
 };
 
 struct idle {
@@ -37,10 +39,9 @@ struct idle {
     struct mp_candidates candidates;
     const struct mp_costs *costs;
     struct named named[2]; /* for the layer that is run, and for the one that it predicts */
-    uint32_t experts;
-    uint64_t layers; /* observed */
-    double gain_ns;  /* of a predicted layer, on average */
-    double right;    /* share of first guesses that were right */
+    uint64_t layers;       /* observed */
+    double gain_ns;        /* of a predicted layer, on average */
+    double right;          /* share of first guesses that were right */
 };
 
 static void idle_take(struct mp_policy *policy, const struct mp_shape *shape,
@@ -60,7 +61,6 @@ static enum mp_status idle_create(const void *config, const struct mp_shape *sha
         .super.info = &mp_prefetch_idle.info,
         .costs = shape->costs,
         .named = { { .layer = MP_LAYER_ANY }, { .layer = MP_LAYER_ANY } },
-        .experts = shape->experts,
         .gain_ns = INFINITY, /* until something is known */
         .right = 0.5,
     };
@@ -87,7 +87,9 @@ static uint32_t free_loads(const struct idle *idle, const struct mp_prefetch_fac
             helper_ns += mp_executor_ns(executor, current->tokens[i]);
         } else {
             home_ns += mp_assign_compute_ns(costs, current->tokens[i]);
-            loads += !current->resident[i];
+            loads += mp_assign_is_cold(current, i);
+            if (mp_assign_is_coming(current, i) && current->arrival_ns[i] > times.busy_ns)
+                times.busy_ns = current->arrival_ns[i];
         }
     }
     if (costs->load_ns == 0)
@@ -109,9 +111,13 @@ static uint32_t idle_choose(struct mp_policy *policy, const struct mp_prefetch_f
     mine->count = 0;
     mine->first = MP_EXPERT_NONE;
     named = mp_candidates_gather(&idle->candidates, facts, facts->k, MP_MARGIN_NONE);
-    for (uint32_t r = 0; r < named && mine->first == MP_EXPERT_NONE; r++) {
-        if (!facts->resident[idle->candidates.list[r].expert])
-            mine->first = idle->candidates.list[r].expert;
+    mine->needed = named;
+    mine->absent = 0;
+    for (uint32_t r = 0; r < named; r++) {
+        const uint32_t expert = idle->candidates.list[r].expert;
+
+        if (!facts->resident[expert] && mine->absent++ == 0)
+            mine->first = expert;
     }
     if (left == 0)
         return 0;
@@ -128,22 +134,23 @@ static uint32_t idle_choose(struct mp_policy *policy, const struct mp_prefetch_f
 }
 
 /*
- * What `right` of `needed` experts save by being there: the cheapest way to do without, less what
- * the home executor computes meanwhile.
+ * What a layer takes of which `absent` of `needed` experts are not there: the home executor has
+ * most of them to compute, and meanwhile the link and the quickest other executor share what is
+ * absent.
  */
-static double saving_ns(const struct mp_costs *costs, uint32_t right, uint32_t needed)
+static double layer_ns(const struct mp_costs *costs, uint32_t needed, uint32_t absent)
 {
-    const uint64_t hidden = (needed - right) * mp_assign_compute_ns(costs, 1);
-    uint64_t ns = costs->load_ns;
+    const double home_ns = (double)needed * (double)mp_assign_compute_ns(costs, 1);
+    double other_ns = INFINITY, absent_ns;
 
     for (uint32_t x = 0; x < costs->executor_count; x++) {
         const struct mp_executor *executor = &costs->executors[x];
-        const uint64_t one_ns = mp_executor_ns(executor, 1);
 
-        if (!mp_executor_loads(executor) && mp_executor_is_known(executor) && one_ns < ns)
-            ns = one_ns;
+        if (!mp_executor_loads(executor) && mp_executor_is_known(executor))
+            other_ns = fmin(other_ns, (double)mp_executor_ns(executor, 1));
     }
-    return right * ns > hidden ? (double)(right * ns - hidden) : 0;
+    absent_ns = absent / (1 / (double)costs->load_ns + 1 / other_ns);
+    return fmax(home_ns, absent_ns);
 }
 
 static bool is_chosen(uint32_t expert, const uint32_t *chosen, size_t count)
@@ -160,7 +167,8 @@ static void idle_observe(struct mp_policy *policy, uint32_t layer, uint32_t toke
 {
     struct idle *idle = (struct idle *)policy;
     struct named *mine = &idle->named[idle->named[1].layer == layer];
-    uint32_t right = 0, needed;
+    uint32_t right = 0;
+    double saved_ns;
 
     idle->layers++;
     if (mine->layer != layer || idle->costs == NULL)
@@ -171,8 +179,9 @@ static void idle_observe(struct mp_policy *policy, uint32_t layer, uint32_t toke
         idle->right += (is_chosen(mine->first, chosen, (size_t)tokens * k) - idle->right) / STRETCH;
     if (isinf(idle->gain_ns))
         idle->gain_ns = 2 * (double)idle->costs->predict_ns;
-    needed = idle->experts < tokens * k ? idle->experts : tokens * k;
-    idle->gain_ns += (saving_ns(idle->costs, right, needed) - idle->gain_ns) / STRETCH;
+    saved_ns = layer_ns(idle->costs, mine->needed, mine->absent) -
+               layer_ns(idle->costs, mine->needed, mine->absent - right);
+    idle->gain_ns += (saved_ns - idle->gain_ns) / STRETCH;
     mine->layer = MP_LAYER_ANY;
 }
 

@@ -248,7 +248,7 @@ static const struct {
     { "prefetch impact", UINT64_C(0xcb956039c3fc7945) },
     { "prefetch window", UINT64_C(0x60c04edd418055df) },
     { "prefetch presched", UINT64_C(0xc936be3f5ea078cc) },
-    { "prefetch idle", UINT64_C(0x7323ea9f7e7f79b8) },
+    { "prefetch idle", UINT64_C(0x14e991c71e321125) },
     { "evict lru", UINT64_C(0x2f4ffad24e747cea) },
     { "evict lfu", UINT64_C(0x88974ef5b011025a) },
     { "evict random", UINT64_C(0xae3c628be90fe263) },

@@ -54,6 +54,44 @@ static void idle_prefetches_only_into_idle_time(void)
     ops->destroy(policy);
 }
 
+/*
+ * Load 10, window 2 * 4 + 22 = 30. What is on its way for the layer is no load of its own: with one
+ * that arrives in 4 there are 26 left, which are three loads (half ones are rounded up), not two.
+ */
+static void idle_counts_what_is_on_its_way_once(void)
+{
+    static const uint32_t tokens[2] = { 1, 1 }, who[2] = { TEST_DEVICE, TEST_DEVICE };
+    static const uint8_t resident[2] = { 1, 0 }, next[EXPERTS] = { 0 };
+    static const uint64_t arrival[2] = { 0, 4 }, never[2] = { 0, MP_ARRIVAL_NEVER };
+    static const float scores[EXPERTS] = { 1, 2, 3, 4, 5, 6, 7, 8 };
+    struct mp_costs costs = { TEST_THREE_EXECUTORS, .load_ns = 10,
+                              .executors[TEST_DEVICE].fixed_ns = 4, .layer_ns = 22 };
+    const struct mp_shape shape = { .layers = 2, .experts = EXPERTS, .top_k = 4 };
+    struct mp_assign_facts current = facts_of(2, tokens, resident, &costs);
+    const struct mp_prefetch_facts facts = { .tokens = 1,
+                                             .experts = EXPERTS,
+                                             .k = 4,
+                                             .scores = scores,
+                                             .resident = next,
+                                             .max = 4,
+                                             .distance = 1,
+                                             .current = &current,
+                                             .executors = who };
+    struct mp_policy *policy;
+    uint32_t wanted[EXPERTS];
+
+    CHECK_EQ(mp_prefetch_idle.create(NULL, &shape, &policy), MP_OK);
+    current.link_busy_ns = 4;
+    current.arrival_ns = arrival;
+    CHECK_EQ(mp_prefetch_idle.choose(policy, &facts, wanted), 3);
+    current.link_busy_ns = 0; /* the later of both counts */
+    CHECK_EQ(mp_prefetch_idle.choose(policy, &facts, wanted), 3);
+    current.link_busy_ns = 4;
+    current.arrival_ns = never; /* something else is on its way */
+    CHECK_EQ(mp_prefetch_idle.choose(policy, &facts, wanted), 2);
+    mp_prefetch_idle.destroy(policy);
+}
+
 /* Tokens through six layers: each layer guesses the best expert of the next one, 7, before it is
  * given what it chose itself. right[l]: is 7 what layer l chooses? What is wanted at the end. */
 static bool wants_after(const uint8_t right[6])
@@ -181,8 +219,60 @@ static void idle_begins_a_load_that_it_cannot_end_if_guesses_are_right(void)
     mp_prefetch_idle.destroy(policy);
 }
 
+/*
+ * Two of three experts are guessed and absent, one of them rightly. The link and a CPU share what
+ * is absent: 100 and 50 each are 33.3 for one. The device computes 3 experts meanwhile, which hides
+ * nothing if they take 10 each, but all if they take 30.
+ */
+static bool wants_beside_a_cpu(uint64_t device_ns)
+{
+    static const float scores[EXPERTS] = { [5] = 1, [6] = 2, [7] = 3 };
+    static const uint8_t next[EXPERTS] = { [7] = 1 }, resident[1] = { 1 };
+    static const uint32_t tokens[1] = { 1 }, who[1] = { TEST_DEVICE };
+    const struct mp_costs costs = { TEST_THREE_EXECUTORS,
+                                    .load_ns = 100,
+                                    .layer_ns = 900,
+                                    .predict_ns = 30,
+                                    .executors[TEST_DEVICE].fixed_ns = device_ns,
+                                    .executors[TEST_CPU].fixed_ns = 50 };
+    const struct mp_shape shape = { .layers = 2, .experts = EXPERTS, .top_k = 3, .costs = &costs };
+    const struct mp_assign_facts current = facts_of(1, tokens, resident, &costs);
+    const struct mp_prefetch_facts facts = { .target_layer = 1,
+                                             .tokens = 1,
+                                             .experts = EXPERTS,
+                                             .k = 3,
+                                             .scores = scores,
+                                             .resident = next,
+                                             .max = 4,
+                                             .distance = 1,
+                                             .current = &current,
+                                             .executors = who };
+    const uint32_t chosen[2][3] = { { 0, 1, 2 }, { 7, 6, 0 } };
+    struct mp_policy *policy;
+    uint32_t wanted[EXPERTS];
+    bool wants;
+
+    CHECK_EQ(mp_prefetch_idle.create(NULL, &shape, &policy), MP_OK);
+    for (uint32_t n = 0; n < 1000; n++) {
+        (void)mp_prefetch_idle.choose(policy, &facts, wanted);
+        mp_prefetch_idle.observe(policy, 0, 1, 3, chosen[0]);
+        mp_prefetch_idle.observe(policy, 1, 1, 3, chosen[1]);
+    }
+    wants = mp_prefetch_idle.wants(policy, 0, 1);
+    mp_prefetch_idle.destroy(policy);
+    return wants;
+}
+
+static void idle_saves_what_link_and_cpu_share(void)
+{
+    CHECK(wants_beside_a_cpu(10));
+    CHECK(!wants_beside_a_cpu(30));
+}
+
 int main(void)
 {
+    RUN(idle_counts_what_is_on_its_way_once);
+    RUN(idle_saves_what_link_and_cpu_share);
     RUN(idle_prefetches_only_into_idle_time);
     RUN(idle_learns_from_every_layer);
     RUN(idle_begins_a_load_that_it_cannot_end_if_guesses_are_right);
