@@ -25,8 +25,8 @@
  * if that is a helper, or one that reads over the link and computes most of what is absent,
  * after each layer that no placement leads the likeliest absent expert comes in, behind all other
  * reads, if it was used lately (half is forgotten in 7 tokens), and for one that is at most half as
- * likely; and the least likely is the victim. Where the router's scores are given, two thirds of
- * likelihood are k times their moving average and one third is p of next-use.
+ * likely; and the least likely is the victim. Where the router's scores are given, likelihood is a
+ * sum of several guesses, weighed by how right they have been (policy/evict/likely.h).
  *
  * Why that is never much worse than the best of the ghosts, on demand loads alone. While a ghost is
  * followed, a miss that is not also the ghost's loads one of its experts in place of one that it
@@ -73,6 +73,7 @@ static void shadow_take(struct mp_policy *policy, const struct mp_shape *shape,
     const size_t experts = shape->experts, ids = shadow->ids;
 
     mp_ghost_facts_take(&shadow->facts, shape, arena);
+    mp_likely_take(&shadow->chances, shape, &shadow->facts, arena);
     for (uint32_t g = 0; g < MP_SHADOW_GHOSTS; g++)
         mp_ghost_take(&shadow->ghosts[g],
                       g < MP_SHADOW_STATIC ? (enum mp_ghost_kind)g : MP_GHOST_STATIC,
@@ -122,6 +123,7 @@ static enum mp_status create(const struct mp_policy_info *info, uint64_t hystere
     if (status != MP_OK)
         return status;
     shadow = (struct mp_shadow *)policy;
+    mp_likely_begin(&shadow->chances, shape->calibration != NULL ? shape->calibration->hot : NULL);
     if (shape->calibration != NULL && shape->calibration->hot != NULL) {
         status = mp_hot_order(shape, shadow->order);
         if (status != MP_OK) {
@@ -174,6 +176,7 @@ static void shadow_on_scores(struct mp_policy *policy, uint32_t layer, uint32_t 
     (void)now;
     mp_shadow_settle(shadow); /* by the scores that its batch had */
     mp_ghost_facts_scores(&shadow->facts, layer, tokens, scores);
+    mp_likely_scores(&shadow->chances, layer, tokens, scores);
 }
 
 static void shadow_on_insert(struct mp_policy *policy, uint32_t id, uint64_t now)

@@ -3,6 +3,7 @@
 
 #include "policy/assign/plan.h"
 #include "policy/evict/ghost.h"
+#include "policy/evict/likely.h"
 #include "policy/residents.h"
 
 /*
@@ -21,6 +22,7 @@ struct mp_shadow {
     struct mp_residents residents;
     struct mp_residents strange; /* residents that are not in the leader's ghost */
     struct mp_ghost_facts facts;
+    struct mp_likely chances; /* where scores are given */
     struct mp_ghost ghosts[MP_SHADOW_GHOSTS];
     uint64_t lead[MP_SHADOW_GHOSTS]; /* how much cheaper than the leader it has been */
     /* Actual cost in excess of that of STATIC and LAYERS. */

@@ -141,7 +141,7 @@ static void choose_leader(struct mp_shadow *shadow, const uint64_t cost[MP_SHADO
     }
 }
 
-/* Where the router's scores are known they say more than what was chosen, and weigh twice. */
+/* Where the router's scores are known they tell more than what was chosen. */
 static void estimate_likely(struct mp_shadow *shadow, uint32_t layer)
 {
     const struct mp_ghost_facts *facts = &shadow->facts;
@@ -149,11 +149,9 @@ static void estimate_likely(struct mp_shadow *shadow, uint32_t layer)
 
     if (facts->weighed[layer] <= 0)
         return;
-    for (uint32_t id = first; id < first + facts->experts; id++) {
-        const double score = fmin(facts->top_k * facts->average[id] / facts->weighed[layer], 1);
-
-        shadow->likely[id] = LIKELY_USES * (2 * score + 1 / (facts->wait[id] + 1)) / 3;
-    }
+    mp_likely_batch(&shadow->chances, layer, shadow->batch, shadow->tokens, shadow->batch_count);
+    for (uint32_t id = first; id < first + facts->experts; id++)
+        shadow->likely[id] = LIKELY_USES * mp_likely_share(&shadow->chances, id);
     shadow->likely_weight = 1;
 }
 

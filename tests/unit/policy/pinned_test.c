@@ -261,7 +261,7 @@ static const struct {
     { "evict lfru", UINT64_C(0x854430fc58933677) },
     { "evict class-lru", UINT64_C(0x837912db472552f7) },
     { "evict lcp", UINT64_C(0xc685ee447e16a02a) },
-    { "evict shadow", UINT64_C(0x91531a1f0745ae31) },
+    { "evict shadow", UINT64_C(0xed462bd22e274b25) },
     { "evict activation", UINT64_C(0x7a4a486100ada785) },
     { "evict ema", UINT64_C(0xad4db0d1f9384a36) },
     { "evict best", UINT64_C(0xa052a14c02ef280b) },

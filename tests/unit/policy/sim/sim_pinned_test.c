@@ -82,7 +82,7 @@ static const struct {
     { "mixtral-offloading", UINT64_C(0x1c92465f5599d1cd) },
     { "adapmoe", UINT64_C(0x0bf441e9e242640e) },
     { "moe-infinity", UINT64_C(0x659474f65940ecad) },
-    { "auto", UINT64_C(0xd6a9949ee1144846) },
+    { "auto", UINT64_C(0x03bfe1d3282968e9) },
 };
 
 static void every_profile_simulates_as_it_did(void)
