@@ -118,9 +118,11 @@ bool mp_probe_store(const char *cache_dir, const struct mp_probe *probe);
 void mp_probe_print(const struct mp_probe *probe, FILE *out);
 void mp_probe_json(const struct mp_probe *probe, struct mp_json_out *json);
 
-/* Costs for policies of all executors of engine/gpu/executors.h, for units of `unit_bytes`; costs
- * that were not measured are 0, unknown. */
-void mp_probe_costs(const struct mp_probe *probe, uint64_t unit_bytes, struct mp_costs *costs);
+/* Costs for policies of all executors of engine/gpu/executors.h, for experts of `expert_bytes`,
+ * which are loaded in `slices` units, one copy behind the other; costs that were not measured are
+ * 0, unknown. */
+void mp_probe_costs(const struct mp_probe *probe, uint64_t expert_bytes, uint32_t slices,
+                    struct mp_costs *costs);
 
 /*
  * The time of moving a unit's frame from one address to another, as windows do for each load, as a

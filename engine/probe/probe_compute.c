@@ -72,13 +72,6 @@ enum mp_status mp_bench_graph(struct mp_bench *bench)
     return status;
 }
 
-/*
- * A step queues many launches ahead, so what the host adds to one does not count: the device's own
- * clock measures BATCH experts one after another, which are queued while it still waits.
- */
-#define BATCH 8
-#define BATCHES 3
-#define AHEAD_NS 100000 /* that the device waits */
 #define ROWS 8
 
 /* The list of one expert, in pinned memory and in device memory. */
@@ -89,9 +82,8 @@ struct list {
 
 /* What experts need besides their weights, in device memory. */
 struct work {
-    struct list *host; /* BATCH */
+    struct list *host; /* MP_PROBE_BATCH */
     mp_cu_ptr list, x, act, rank;
-    mp_cu_event begin, end;
 };
 
 static void free_work(struct mp_bench *bench, struct work *work)
@@ -101,8 +93,6 @@ static void free_work(struct mp_bench *bench, struct work *work)
     mp_gpu_free(bench->gpu, work->x);
     mp_gpu_free(bench->gpu, work->act);
     mp_gpu_free(bench->gpu, work->rank);
-    mp_gpu_event_close(bench->gpu, work->begin);
-    mp_gpu_event_close(bench->gpu, work->end);
 }
 
 static enum mp_status make_work(struct mp_bench *bench, struct work *work)
@@ -112,19 +102,16 @@ static enum mp_status make_work(struct mp_bench *bench, struct work *work)
     enum mp_status status;
 
     memset(work, 0, sizeof(*work));
-    status = mp_gpu_alloc_host(gpu, BATCH * sizeof(struct list), "the probe", (void **)&work->host);
+    status = mp_gpu_alloc_host(gpu, MP_PROBE_BATCH * sizeof(struct list), "the probe",
+                               (void **)&work->host);
     if (status == MP_OK)
-        status = mp_gpu_alloc(gpu, BATCH * sizeof(struct list), "the probe", &work->list);
+        status = mp_gpu_alloc(gpu, MP_PROBE_BATCH * sizeof(struct list), "the probe", &work->list);
     if (status == MP_OK)
         status = mp_gpu_alloc(gpu, ROWS * hidden * 4, "the probe", &work->x);
     if (status == MP_OK)
         status = mp_gpu_alloc(gpu, ROWS * channels * 4, "the probe", &work->act);
     if (status == MP_OK)
         status = mp_gpu_alloc(gpu, ROWS * hidden * 4, "the probe", &work->rank);
-    if (status == MP_OK)
-        status = mp_gpu_event_open(gpu, true, &work->begin);
-    if (status == MP_OK)
-        status = mp_gpu_event_open(gpu, true, &work->end);
     return status;
 }
 
@@ -156,30 +143,21 @@ static enum mp_status queue_expert(struct mp_bench *bench, const struct work *wo
     return status;
 }
 
-/* us of an expert, of BATCH whose lists are on the device. */
+/* us of an expert, of MP_PROBE_BATCH whose lists are on the device. */
 static enum mp_status time_batch(struct mp_bench *bench, const struct work *work, uint32_t tokens,
                                  double *us_p)
 {
-    const struct mp_cuda_spin ahead = { .ns = AHEAD_NS };
-    const mp_cu_stream stream = bench->stream[0];
-    float ms = 0;
-    enum mp_status status = mp_gpu_launch(bench->gpu, stream, MP_CUDA_KERNEL_spin, &ahead);
+    enum mp_status status = mp_bench_begin(bench);
 
-    if (status == MP_OK)
-        status = mp_gpu_record(bench->gpu, work->begin, stream);
-    for (unsigned i = 0; i < BATCH && status == MP_OK; i++)
+    for (unsigned i = 0; i < MP_PROBE_BATCH && status == MP_OK; i++)
         status = queue_expert(bench, work, work->list + i * sizeof(struct list), tokens);
     if (status == MP_OK)
-        status = mp_gpu_record(bench->gpu, work->end, stream);
-    if (status == MP_OK)
-        status = mp_gpu_wait(bench->gpu, work->end);
-    if (status == MP_OK)
-        status = mp_gpu_elapsed(bench->gpu, work->begin, work->end, &ms);
-    *us_p = (double)ms * 1000 / BATCH;
+        status = mp_bench_end(bench, us_p);
+    *us_p /= MP_PROBE_BATCH;
     return status;
 }
 
-/* The next BATCH experts of the `places` at `weights`, on `tokens` tokens each. */
+/* The next MP_PROBE_BATCH experts of the `places` at `weights`, on `tokens` tokens each. */
 static enum mp_status experts_once(struct mp_bench *bench, const struct work *work,
                                    mp_cu_ptr weights, uint64_t places, uint64_t *at,
                                    uint32_t tokens, double *us_p)
@@ -187,7 +165,7 @@ static enum mp_status experts_once(struct mp_bench *bench, const struct work *wo
     const uint64_t matrix = 2ull * bench->shape.hidden * bench->shape.channels;
     enum mp_status status;
 
-    for (unsigned i = 0; i < BATCH; i++) {
+    for (unsigned i = 0; i < MP_PROBE_BATCH; i++) {
         const mp_cu_ptr here = weights + (*at)++ % places * 3 * matrix;
 
         work->host[i].expert = (struct mp_cuda_expert){
@@ -201,7 +179,7 @@ static enum mp_status experts_once(struct mp_bench *bench, const struct work *wo
             work->host[i].row[r] = r;
     }
     status = mp_gpu_upload(bench->gpu, bench->stream[0], work->list, work->host,
-                           BATCH * sizeof(struct list));
+                           MP_PROBE_BATCH * sizeof(struct list));
     if (status == MP_OK)
         status = mp_gpu_finish(bench->gpu, bench->stream[0]);
     return status == MP_OK ? time_batch(bench, work, tokens, us_p) : status;
@@ -213,7 +191,7 @@ static enum mp_status experts_in(struct mp_bench *bench, const struct mp_frame *
 {
     const uint64_t bytes = 6ull * bench->shape.hidden * bench->shape.channels;
     const uint64_t places = frame->bytes / bytes;
-    double us[BATCHES];
+    double us[MP_PROBE_BATCHES];
     struct work work;
     uint64_t at = 0;
     enum mp_status status;
@@ -224,11 +202,11 @@ static enum mp_status experts_in(struct mp_bench *bench, const struct mp_frame *
                        (unsigned long long)bytes);
     status = make_work(bench, &work);
     for (uint32_t t = 0; t < 2 && status == MP_OK; t++) {
-        for (unsigned r = 0; r < BATCHES && status == MP_OK; r++)
+        for (unsigned r = 0; r < MP_PROBE_BATCHES && status == MP_OK; r++)
             status = experts_once(bench, &work, (uintptr_t)frame->alias, places, &at,
                                   t == 0 ? 1 : ROWS, &us[r]);
         if (status == MP_OK)
-            mp_bench_put(bench, one + t, mp_bench_median(us, BATCHES));
+            mp_bench_put(bench, one + t, mp_bench_median(us, MP_PROBE_BATCHES));
     }
     if (status != MP_OK)
         mp_bench_settle(bench);

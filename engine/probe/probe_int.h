@@ -10,6 +10,8 @@
  * Private to the measuring child: engine/probe/probe_measure.c, probe_memory.c and probe_compute.c.
  */
 #define MP_PROBE_RUNS 7
+#define MP_PROBE_BATCHES 3
+#define MP_PROBE_BATCH 8 /* experts */
 #define MP_PROBE_STEP_HOST_NUMA "host-numa"
 #define MP_PROBE_BLOCKS 1024 /* grid of kernels that read memory */
 
@@ -23,6 +25,7 @@ struct mp_bench {
     FILE *out;
     mp_cu_stream stream[2];
     mp_cu_event event;
+    mp_cu_event begin, end;       /* with times */
     struct mp_frame device, host; /* of equal size */
     mp_cu_ptr scratch;            /* 1 MiB of device memory */
 };
@@ -34,6 +37,14 @@ void mp_bench_put(const struct mp_bench *bench, enum mp_probe_item item, double 
 double mp_bench_median(double *values, unsigned count);
 
 double mp_bench_now_us(const struct mp_bench *bench);
+
+/*
+ * The time that the device takes for what is queued on the streams between these two, by its own
+ * clock. A step queues many copies and launches ahead, so neither what the host adds to one counts
+ * nor how late it hears of the end: the device waits until the first ones are queued.
+ */
+enum mp_status mp_bench_begin(struct mp_bench *bench) MP_MUST_CHECK;
+enum mp_status mp_bench_end(struct mp_bench *bench, double *us_p) MP_MUST_CHECK; /* blocks */
 
 /* A result of the driver; MP_OK or the error with the call's name. A result that means a lost
  * device is recorded: no later step calls the driver. */

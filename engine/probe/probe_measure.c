@@ -7,8 +7,10 @@
 #include "engine/probe/probe_int.h"
 #include "vmm/base/error.h"
 
-/* Of each of the two frames that are copied and read, at least, where the device has that much. */
-#define FRAME_BYTES (UINT64_C(64) << 20)
+/* Of each of the two frames that are copied and read, at least, where the device has that much:
+ * a batch of the largest chunks. */
+#define FRAME_BYTES (UINT64_C(128) << 20)
+#define AHEAD_NS 100000 /* that the device waits before it measures */
 #define CACHES                                                                         \
     4 /* of the device that a frame fills: what is read again must not come from there \
        */
@@ -35,6 +37,34 @@ double mp_bench_median(double *values, unsigned count)
 double mp_bench_now_us(const struct mp_bench *bench)
 {
     return (double)mp_clock_now_ns(bench->clock) / 1e3;
+}
+
+enum mp_status mp_bench_begin(struct mp_bench *bench)
+{
+    const struct mp_cuda_spin ahead = { .ns = AHEAD_NS };
+    enum mp_status status =
+        mp_gpu_launch(bench->gpu, bench->stream[0], MP_CUDA_KERNEL_spin, &ahead);
+
+    if (status == MP_OK)
+        status = mp_gpu_record(bench->gpu, bench->begin, bench->stream[0]);
+    return status == MP_OK ? mp_gpu_order(bench->gpu, bench->stream[1], bench->begin) : status;
+}
+
+enum mp_status mp_bench_end(struct mp_bench *bench, double *us_p)
+{
+    float ms = 0;
+    enum mp_status status = mp_gpu_record(bench->gpu, bench->event, bench->stream[1]);
+
+    if (status == MP_OK)
+        status = mp_gpu_order(bench->gpu, bench->stream[0], bench->event);
+    if (status == MP_OK)
+        status = mp_gpu_record(bench->gpu, bench->end, bench->stream[0]);
+    if (status == MP_OK)
+        status = mp_gpu_wait(bench->gpu, bench->end);
+    if (status == MP_OK)
+        status = mp_gpu_elapsed(bench->gpu, bench->begin, bench->end, &ms);
+    *us_p = (double)ms * 1000;
+    return status;
 }
 
 enum mp_status mp_bench_check(struct mp_bench *bench, mp_cu_result result, const char *call)
@@ -117,6 +147,10 @@ static enum mp_status open_bench(struct mp_bench *bench, unsigned ordinal)
     if (status == MP_OK)
         status = mp_gpu_event_open(bench->gpu, false, &bench->event);
     if (status == MP_OK)
+        status = mp_gpu_event_open(bench->gpu, true, &bench->begin);
+    if (status == MP_OK)
+        status = mp_gpu_event_open(bench->gpu, true, &bench->end);
+    if (status == MP_OK)
         status = mp_gpu_alloc(bench->gpu, 1u << 20, "the probe", &bench->scratch);
     return status;
 }
@@ -163,6 +197,8 @@ static void close_bench(struct mp_bench *bench)
     if (bench->gpu != NULL) {
         mp_gpu_free(bench->gpu, bench->scratch);
         mp_gpu_event_close(bench->gpu, bench->event);
+        mp_gpu_event_close(bench->gpu, bench->begin);
+        mp_gpu_event_close(bench->gpu, bench->end);
         for (unsigned i = 0; i < 2; i++)
             mp_gpu_stream_close(bench->gpu, bench->stream[i]);
     }

@@ -402,7 +402,7 @@ enum mp_status mp_session_open(const struct mp_settings *settings,
             mp_probe_costs(&session->facts.probe,
                            session->memory.expert_bytes /
                                (session->weights->unit_count / session->weights->slices.count),
-                           &session->engine_config.costs);
+                           session->weights->slices.count, &session->engine_config.costs);
         if (!config->no_engine)
             status = open_engine(settings, config, session);
         if (status == MP_OK)

@@ -90,7 +90,8 @@ static void store_probe(uint32_t hidden, uint32_t channels, double remap_us)
     CHECK_EQ(mp_cuda_describe(cuda, 0, &device), MP_OK);
     for (unsigned i = 0; i < MP_PROBE_COUNT; i++)
         probe.value[i] = 1;
-    probe.value[MP_PROBE_COPY_4M_1] = 1e-3;
+    probe.value[MP_PROBE_COPY_256K_1] = probe.value[MP_PROBE_COPY_4M_1] = 1e-3;
+    probe.value[MP_PROBE_COPY_1M_1] = 1e-3;
     for (unsigned i = MP_PROBE_MAP_2M; i <= MP_PROBE_REMAP_BUSY_64M; i++)
         probe.value[i] = remap_us / 3;
     probe.value[MP_PROBE_EXPERT_8] = probe.value[MP_PROBE_CPU_8] = 8;

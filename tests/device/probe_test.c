@@ -17,7 +17,7 @@
 #include "vmm/base/error.h"
 #include "vmm/base/log.h"
 
-#define MEMORY "167772160" /* little: kernels are slow on the CPU */
+#define MEMORY "104857600" /* little: kernels are slow on the CPU */
 
 static const struct mp_probe_shape shape = { .hidden = 64, .channels = 32 };
 static char dir[64];
@@ -232,20 +232,60 @@ static void kept_and_found_again(void)
     unlink(path);
 }
 
+/* GB/s in chunks of 256 KiB, 1 MiB and 4 MiB. */
+static void set_link(struct mp_probe *probe, double gbps_256k, double gbps_1m, double gbps_4m)
+{
+    probe->value[MP_PROBE_COPY_256K_1] = gbps_256k;
+    probe->value[MP_PROBE_COPY_1M_1] = gbps_1m;
+    probe->value[MP_PROBE_COPY_4M_1] = gbps_4m;
+}
+
+/* A unit is loaded in chunks of 4 MiB, a smaller one as one chunk, which is slower per byte; an
+ * expert's slices are units. */
+static void loads_cost_what_their_chunks_do(void)
+{
+    static const struct {
+        double bytes, us; /* 256 KiB take 25 us, 1 MiB 70 us, 4 MiB 220 us */
+        uint32_t slices;
+    } cases[] = {
+        { 128 << 10, 12.5, 1 }, { 256 << 10, 25, 1 }, { 640 << 10, 47.5, 1 }, { 1 << 20, 70, 1 },
+        { 2 << 20, 120, 1 },    { 4 << 20, 220, 1 },  { 12 << 20, 660, 1 },   { 4 << 20, 240, 2 },
+        { 12 << 20, 660, 3 },   { 4 << 20, 280, 4 },
+    };
+    struct mp_probe probe;
+    struct mp_costs costs;
+
+    fill(&probe);
+    set_link(&probe, 262.144 / 25, 1048.576 / 70, 4194.304 / 220);
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        mp_probe_costs(&probe, (uint64_t)cases[i].bytes, cases[i].slices, &costs);
+        CHECK(fabs((double)costs.load_ns - 1e3 * cases[i].us) < 2);
+    }
+    set_link(&probe, NAN, NAN, 4194.304 / 220);
+    mp_probe_costs(&probe, 1 << 20, 1, &costs);
+    CHECK(fabs((double)costs.load_ns - 55e3) < 2);
+    set_link(&probe, 262.144 / 25, NAN, NAN);
+    mp_probe_costs(&probe, 1 << 20, 1, &costs);
+    CHECK(fabs((double)costs.load_ns - 100e3) < 2);
+    set_link(&probe, NAN, 0, NAN);
+    mp_probe_costs(&probe, 1 << 20, 1, &costs);
+    CHECK_EQ(costs.load_ns, 0);
+}
+
 static void costs_of_units(void)
 {
     struct mp_probe probe;
     struct mp_costs costs;
 
     fill(&probe);
-    probe.value[MP_PROBE_COPY_4M_1] = 20;
+    set_link(&probe, 20, 20, 20);
     probe.value[MP_PROBE_CPU_1] = 100;
     probe.value[MP_PROBE_CPU_8] = 170;
     probe.value[MP_PROBE_HANDOFF] = 5;
     probe.value[MP_PROBE_EXPERT_1] = 10;
     probe.value[MP_PROBE_EXPERT_8] = 8; /* noise: no cost per token */
     probe.value[MP_PROBE_IN_PLACE_8] = NAN;
-    mp_probe_costs(&probe, 2 * 6 * 64 * 32, &costs); /* twice the probed expert */
+    mp_probe_costs(&probe, 2 * 6 * 64 * 32, 1, &costs); /* twice the probed expert */
     CHECK_EQ(costs.load_ns, 2 * 6 * 64 * 32 / 20);
     CHECK_EQ(costs.executors[MP_GPU_CPU].token_ns, 20000);
     CHECK_EQ(costs.executors[MP_GPU_CPU].fixed_ns, 180000);
@@ -265,10 +305,10 @@ static void costs_of_nonsense_have_an_end(void)
     struct mp_costs costs;
 
     fill(&probe);
-    probe.value[MP_PROBE_COPY_4M_1] = 1e-300;
+    set_link(&probe, 1e-300, 1e-300, 1e-300);
     probe.value[MP_PROBE_HANDOFF] = probe.value[MP_PROBE_CPU_8] = 1e15;
     probe.value[MP_PROBE_CPU_1] = 1e15 / 8;
-    mp_probe_costs(&probe, UINT64_C(1) << 40, &costs);
+    mp_probe_costs(&probe, UINT64_C(1) << 40, 1, &costs);
     CHECK_EQ(costs.load_ns, most_ns);
     CHECK_EQ(costs.executors[MP_GPU_CPU].handoff_ns, most_ns);
     CHECK_EQ(costs.executors[MP_GPU_CPU].token_ns, most_ns);
@@ -293,7 +333,7 @@ static void remaps_beside_copies(void)
     double copy_us;
 
     fill(&probe);
-    probe.value[MP_PROBE_COPY_4M_1] = 20;
+    set_link(&probe, 20, 20, 20);
     copy_us = (double)mib / 20e3;
     set_remap(&probe, 0, 60, 40);
     set_remap(&probe, 1, 60, 200); /* beside a kernel it takes longer */
@@ -310,7 +350,7 @@ static void remaps_beside_copies(void)
     CHECK(isnan(mp_probe_remap_share(&probe, mib)));
     set_remap(&probe, 0, 60, 40);
     CHECK(isnan(mp_probe_remap_share(&probe, 0)));
-    probe.value[MP_PROBE_COPY_4M_1] = NAN;
+    set_link(&probe, NAN, NAN, NAN);
     CHECK(isnan(mp_probe_remap_share(&probe, mib)));
 }
 
@@ -338,18 +378,67 @@ static void keep_line(void *ctx, enum mp_log_level level, const char *line)
     mp_test_expected_errors += level == MP_LOG_ERROR;
 }
 
-/* Experts are timed by the device's clock, eight at a time: three times each for 1 and 8 tokens, in
- * device memory and in place. */
+/* What the child said of `key`. */
+static double value_of(const char *said, const char *key)
+{
+    char line[64];
+    const char *at;
+
+    snprintf(line, sizeof(line), "\n%s ", key);
+    at = strstr(said, line);
+    CHECK(at != NULL);
+    return strtod(at + strlen(line), NULL);
+}
+
+/* Experts are timed eight at a time: three times each for 1 and 8 tokens, in device memory and in
+ * place. */
 static void experts_are_timed_in_batches(void)
 {
-    static const char skip[] = "copies,launches,graph,cpu,maps-busy,reads";
+    static const char skip[] = "copies,launches,graph,cpu,maps,maps-busy,reads";
     static char said[4096];
 
     find_fake();
     fake_api.reset();
+    fake_api.elapsed(2);
     CHECK(measure(skip, said) && strstr(said, "failed") == NULL);
+    fake_api.elapsed(0);
     CHECK_EQ(fake_api.calls("cuEventElapsedTime"), 2 * 2 * 3);
     CHECK(fake_api.calls("cuLaunchKernel") >= 2 * 2 * 3 * (2 * 8 + 1));
+    CHECK(value_of(said, "expert_8") == 250);
+    CHECK(value_of(said, "in_place_1") == 250);
+}
+
+/* The same clock says what the link and the memory do: of a frame, 16 MiB on this device, in chunks
+ * of each size on one and on two streams, and of two frames that a kernel reads or a copy moves.
+ */
+static void the_devices_clock_times_copies_and_reads(void)
+{
+    static const char *const copies[] = { "copy_256k_1", "copy_256k_2", "copy_1m_1", "copy_1m_2",
+                                          "copy_4m_1",   "copy_4m_2",   "copy_16m_1" };
+    static const char *const reads[] = { "device_read", "device_copy", "in_place_read" };
+    static const char skip[] = "launches,graph,cpu,maps,maps-busy,experts,in-place";
+    const double gbps = 16.777216 / 2;
+    static char said[4096];
+    struct mp_probe probe = { .shape = shape };
+    struct mp_costs costs;
+
+    fake_api.reset();
+    fake_api.elapsed(2);
+    CHECK(measure(skip, said) && strstr(said, "failed") == NULL);
+    fake_api.elapsed(0);
+    for (size_t i = 0; i < sizeof(copies) / sizeof(copies[0]); i++)
+        CHECK(fabs(value_of(said, copies[i]) - gbps) < 1e-6);
+    for (size_t i = 0; i < sizeof(reads) / sizeof(reads[0]); i++)
+        CHECK(fabs(value_of(said, reads[i]) - 2 * gbps) < 1e-6);
+    check_no_violation();
+
+    /* What a policy gets to know of it: 9 MiB go over such a link in 1125 us. */
+    for (unsigned i = 0; i < MP_PROBE_COUNT; i++)
+        probe.value[i] = NAN;
+    for (unsigned i = MP_PROBE_COPY_256K_1; i <= MP_PROBE_COPY_4M_1; i++)
+        probe.value[i] = value_of(said, copies[i - MP_PROBE_COPY_256K_1]);
+    mp_probe_costs(&probe, 9 << 20, 1, &costs);
+    CHECK(fabs((double)costs.load_ns - 1125000) < 2);
 }
 
 /* Every place that the memory's steps call the driver from fails once. Most are reported, but for
@@ -411,11 +500,13 @@ int main(int argc, char **argv)
     } else if (!strcmp(argv[1], "places")) {
         RUN(every_place_of_the_memory_steps_fails);
         RUN(experts_are_timed_in_batches);
+        RUN(the_devices_clock_times_copies_and_reads);
     } else {
         RUN(a_crash_costs_one_step);
         RUN(the_middle_of_several_counts);
         RUN(a_child_that_does_nothing_is_an_error);
         RUN(kept_and_found_again);
+        RUN(loads_cost_what_their_chunks_do);
         RUN(costs_of_units);
         RUN(costs_of_nonsense_have_an_end);
         RUN(remaps_beside_copies);

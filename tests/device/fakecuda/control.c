@@ -231,6 +231,13 @@ FAKE_EXPORT void fakecuda_timing(uint64_t seed, unsigned lazy_ms)
     pthread_mutex_unlock(&fake.lock);
 }
 
+FAKE_EXPORT void fakecuda_elapsed(float ms)
+{
+    pthread_mutex_lock(&fake.lock);
+    fake.elapsed_ms = ms;
+    pthread_mutex_unlock(&fake.lock);
+}
+
 FAKE_EXPORT unsigned fakecuda_sites(struct fakecuda_site *sites, unsigned max)
 {
     unsigned count;

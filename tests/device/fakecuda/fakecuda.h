@@ -136,6 +136,9 @@ typedef void fakecuda_settle_fn(void);
  */
 typedef void fakecuda_timing_fn(uint64_t seed, unsigned lazy_ms);
 
+/* What cuEventElapsedTime says from now on, in ms, whatever took how long; 0: the truth. */
+typedef void fakecuda_elapsed_fn(float ms);
+
 /* A place in the program that calls the driver: its return address. */
 struct fakecuda_site {
     const void *address;
@@ -183,6 +186,7 @@ typedef int fakecuda_keys_fn(void);
     X(stall)                \
     X(settle)               \
     X(timing)               \
+    X(elapsed)              \
     X(sites)                \
     X(kernel)               \
     X(keys)                 \

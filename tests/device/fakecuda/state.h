@@ -100,6 +100,7 @@ struct fake_state {
     unsigned wrong_bit;    /* of its results, from the first of the last range on */
     uint64_t seed;         /* of random delays; 0: none */
     uint64_t lazy_ns;      /* what nobody waits for is done after so long; 0: at once */
+    float elapsed_ms;      /* between any two events, as is said; 0: the truth */
     bool stalled;          /* streams stand still */
     bool failed_calls;     /* a plan has made a call fail */
     int undo_result;       /* then, of calls that give something back; or 0 */
