@@ -135,7 +135,8 @@ FAKE_EXPORT void fakecuda_live(struct fakecuda_live *live)
         live->contexts += fake.retained[d];
         live->device_bytes += fake.device_bytes[d];
     }
-    live->host_bytes = fake.host_bytes;
+    for (unsigned n = 0; n < FAKECUDA_NODES_MAX; n++)
+        live->host_bytes[n] = fake.host_bytes[n];
     pthread_mutex_unlock(&fake.lock);
 }
 

@@ -136,7 +136,7 @@ FAKE_EXPORT mp_cu_result cuDeviceGetAttribute(int *value, int attribute, mp_cu_d
     case MP_CU_ATTR_VMM_SUPPORTED: *value = 1; break;
     case MP_CU_ATTR_CAPABILITY_MAJOR: *value = (int)(fake.capability / 10); break;
     case MP_CU_ATTR_CAPABILITY_MINOR: *value = (int)(fake.capability % 10); break;
-    case MP_CU_ATTR_HOST_NUMA_ID: *value = fake.numa_id; break;
+    case MP_CU_ATTR_HOST_NUMA_ID: *value = fake.numa_id[fake.visible[device]]; break;
     default: return fake_leave(MP_CU_ERROR_INVALID_VALUE);
     }
     return fake_leave(MP_CU_SUCCESS);

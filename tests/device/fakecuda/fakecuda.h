@@ -50,15 +50,16 @@
  * (bytes, 256 MiB), FAKECUDA_CONTEXT (bytes that a context takes, 0), FAKECUDA_CAPABILITY (90:
  * compute capability 9.0; how much shared memory a block may have), FAKECUDA_GRANULE (2 MiB),
  * FAKECUDA_HOST_GRANULE (the same, of memory of a NUMA node), FAKECUDA_HOST_NUMA (0: as with an old
- * driver, 1, default, 2: cuMemCreate on a NUMA node crashes), FAKECUDA_HOST_NODE (0: the node that
- * has memory), FAKECUDA_NUMA_ID (0; -1: the driver does not know), FAKECUDA_INIT (result of
- * cuInit), FAKECUDA_PROFILE (3090, h100, blackwell: calls, copies and kernels take as long as
- * others have measured there), FAKECUDA_SEED, FAKECUDA_LAZY (see timing), FAKECUDA_KEYS (0: no
- * protection keys), FAKECUDA_REGISTER (bytes that cuMemHostRegister pins at most), FAKECUDA_SHARED
- * (a file: processes that name the same share the memory of the devices), FAKECUDA_VERBOSE (1: say
- * violations at once), FAKECUDA_WRONG (KERNEL or KERNEL+BIT: each launch leaves that bit, the
- * lowest, of its results wrong, or does nothing if it has none), FAKECUDA_FAIL (NAME,NTH,RESULT: as
- * fakecuda_fail() does, once). Read when first used. */
+ * driver, 1, default, 2: cuMemCreate on a NUMA node crashes), FAKECUDA_HOST_NODES (1: NUMA
+ * nodes of the host that have memory, from 0 on, 4 at most), FAKECUDA_NUMA_ID (0: the node beside
+ * each device, separated by commas, the last one of all others; -1: the driver does not know),
+ * FAKECUDA_INIT (result of cuInit), FAKECUDA_PROFILE (3090, h100, blackwell: calls, copies and
+ * kernels take as long as others have measured there), FAKECUDA_SEED, FAKECUDA_LAZY (see timing),
+ * FAKECUDA_KEYS (0: no protection keys), FAKECUDA_REGISTER (bytes that cuMemHostRegister pins at
+ * most), FAKECUDA_SHARED (a file: processes that name the same share the memory of the devices),
+ * FAKECUDA_VERBOSE (1: say violations at once), FAKECUDA_WRONG (KERNEL or KERNEL+BIT: each launch
+ * leaves that bit, the lowest, of its results wrong, or does nothing if it has none), FAKECUDA_FAIL
+ * (NAME,NTH,RESULT: as fakecuda_fail() does, once). Read when first used. */
 
 /*
  * The nth call from now (0: the next) of the driver function `name`, or of any if it is NULL or
@@ -73,6 +74,8 @@
  * each other.) Results that mean a lost device are sticky from then on.
  */
 typedef void fakecuda_fail_fn(const char *name, uint64_t nth, int result, bool forever);
+
+#define FAKECUDA_NODES_MAX 4
 
 /* As a result: the call does not return, and streams stand still, until fakecuda_stall(false); then
  * it does its work. */
@@ -99,7 +102,7 @@ typedef void fakecuda_work_fn(struct fakecuda_work *work);
 struct fakecuda_live {
     unsigned reservations, handles, mappings, pinned, allocations, contexts;
     unsigned streams, events, modules, graphs;
-    uint64_t device_bytes, host_bytes; /* of handles */
+    uint64_t device_bytes, host_bytes[FAKECUDA_NODES_MAX]; /* of handles, on each node */
 };
 typedef void fakecuda_live_fn(struct fakecuda_live *live);
 

@@ -40,8 +40,9 @@ static int check_allocation(const struct mp_cu_allocation *allocation)
     case MP_CU_LOCATION_HOST_NUMA:
         if (!fake.host_numa)
             return MP_CU_ERROR_NOT_SUPPORTED;
-        return allocation->location.id == fake.host_node ? MP_CU_SUCCESS
-                                                         : MP_CU_ERROR_INVALID_VALUE;
+        return allocation->location.id >= 0 && (unsigned)allocation->location.id < fake.host_nodes
+                   ? MP_CU_SUCCESS
+                   : MP_CU_ERROR_INVALID_VALUE;
     default: return MP_CU_ERROR_INVALID_VALUE;
     }
 }
@@ -186,7 +187,7 @@ FAKE_EXPORT mp_cu_result cuMemCreate(mp_cu_handle *handle, size_t bytes,
                                              .fd = fd,
                                              .physical = ++fake.last_physical };
     if (!on_device)
-        fake.host_bytes += bytes;
+        fake.host_bytes[allocation->location.id] += bytes;
     *handle = i + 1;
     return fake_leave(MP_CU_SUCCESS);
 }
@@ -200,7 +201,7 @@ static void end_if_unused(struct fake_memory *memory)
     if (memory->location.type == MP_CU_LOCATION_DEVICE)
         fake_give((unsigned)memory->location.id, memory->bytes);
     else
-        fake.host_bytes -= memory->bytes;
+        fake.host_bytes[memory->location.id] -= memory->bytes;
     memory->used = false;
 }
 
@@ -365,6 +366,6 @@ void fake_clear_memory(void)
         fake_give(d, fake.device_bytes[d]);
     for (size_t i = 0; i < COUNT(fake.reservations); i++)
         fake.reservations[i].used = false;
-    fake.host_bytes = 0;
+    memset(fake.host_bytes, 0, sizeof(fake.host_bytes));
     fake.registered_bytes = 0;
 }

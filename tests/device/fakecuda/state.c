@@ -70,6 +70,17 @@ static void plan_from_environment(void)
     plan->used = true;
 }
 
+static void numa_ids_from_environment(void)
+{
+    const char *text = getenv("FAKECUDA_NUMA_ID");
+
+    for (unsigned d = 0; text != NULL && d < FAKE_DEVICES_MAX; d++) {
+        fake.numa_id[d] = atoi(text);
+        if (strchr(text, ',') != NULL)
+            text = strchr(text, ',') + 1;
+    }
+}
+
 void fake_configure(void)
 {
     unsigned devices;
@@ -88,9 +99,11 @@ void fake_configure(void)
     fake.registered_max = (size_t)fake_setting("FAKECUDA_REGISTER", SIZE_MAX);
     fake.host_numa = fake_setting("FAKECUDA_HOST_NUMA", 1) != 0;
     fake.host_numa_breaks = fake_setting("FAKECUDA_HOST_NUMA", 1) == 2;
-    fake.host_node = (int)fake_setting("FAKECUDA_HOST_NODE", 0);
+    fake.host_nodes = (unsigned)fake_setting("FAKECUDA_HOST_NODES", 1);
+    if (fake.host_nodes > FAKECUDA_NODES_MAX)
+        abort();
     fake.memory_bytes = fake_memory_of_device();
-    fake.numa_id = getenv("FAKECUDA_NUMA_ID") != NULL ? atoi(getenv("FAKECUDA_NUMA_ID")) : 0;
+    numa_ids_from_environment();
     fake.init_result = (int)fake_setting("FAKECUDA_INIT", 0);
     fake.verbose = fake_setting("FAKECUDA_VERBOSE", 0) != 0;
     fake.seed = fake_setting("FAKECUDA_SEED", 0);

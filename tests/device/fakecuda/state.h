@@ -93,8 +93,8 @@ struct fake_state {
     unsigned capability; /* 10 times the compute capability */
     size_t registered_max, registered_bytes;
     bool host_numa, host_numa_breaks;
-    int host_node; /* that has memory */
-    int numa_id;
+    unsigned host_nodes; /* that have memory */
+    int numa_id[FAKE_DEVICES_MAX];
     bool verbose;
     char wrong_kernel[64]; /* whose results are wrong; "": none */
     unsigned wrong_bit;    /* of its results, from the first of the last range on */
@@ -110,7 +110,7 @@ struct fake_state {
     uint64_t calls_too_many;
     int forked;
     unsigned retained[FAKE_DEVICES_MAX];
-    size_t device_bytes[FAKE_DEVICES_MAX], host_bytes;
+    size_t device_bytes[FAKE_DEVICES_MAX], host_bytes[FAKECUDA_NODES_MAX];
     uint64_t now;           /* grows with every mapping, so that what is older is known */
     uint64_t last_physical; /* names given so far */
 

@@ -83,7 +83,7 @@ static void frames_come_and_go(void)
     fake_api.live(&live);
     CHECK_EQ(live.mappings, 2);
     CHECK_EQ(live.device_bytes, 4 * GRANULE);
-    CHECK_EQ(live.host_bytes, 2 * GRANULE);
+    CHECK_EQ(live.host_bytes[0], 2 * GRANULE);
     CHECK_EQ(backend->ops->memory_info(backend, MP_TIER_DEVICE, &free_bytes, &total_bytes), MP_OK);
     CHECK_EQ(total_bytes, 128 * MIB);
     CHECK_EQ(free_bytes, 120 * MIB);

@@ -2,6 +2,8 @@
  * Which devices the CUDA backend finds, on the driver without a device. Variants:
  *
  *     by_driver   the node next to the PCI slot is refused, that which the driver names is not
+ *     two_nodes   each of two devices is beside a node of its own, both with memory
+ *     wrong_node  the driver names a node that the machine does not have
  *     reordered, by_uuid, hidden, wrong    CUDA_VISIBLE_DEVICES
  *     mig         a slice of a device
  *     mps         what a server says that others' faults end
@@ -69,6 +71,61 @@ static void the_drivers_node_is_tried_too(void)
     fake_api.live(&live);
     CHECK_EQ(live.handles, 1);
     CHECK_EQ(live.pinned, 0);
+    backend->ops->frame_destroy(backend, &frame);
+    mp_backend_close(backend);
+    check_nothing_lives();
+}
+
+/* A host frame of a device, mapped into a window too; its bytes are on `node` alone. */
+static void check_node(unsigned device, unsigned node)
+{
+    const struct mp_backend_config config = { .numa_node = -1, .device = device };
+    struct mp_backend *backend = NULL;
+    struct fakecuda_live live;
+    struct mp_frame frame;
+    void *window;
+
+    CHECK_EQ(mp_backend_open("cuda", &config, &backend), MP_OK);
+    CHECK_EQ(backend->caps.granule_bytes, 4 * MIB);
+    frame = make(backend, MP_TIER_HOST, 8 * MIB);
+    fake_api.live(&live);
+    for (unsigned n = 0; n < FAKECUDA_NODES_MAX; n++)
+        CHECK_EQ(live.host_bytes[n], n == node ? 8 * MIB : 0);
+    CHECK_EQ(live.pinned, 0);
+    memset(frame.alias, 7, frame.bytes);
+    CHECK_EQ(backend->ops->window_reserve(backend, frame.bytes, &window), MP_OK);
+    CHECK_EQ(backend->ops->window_map(backend, window, &frame), MP_OK);
+    CHECK_EQ(((unsigned char *)window)[frame.bytes - 1], 7);
+    CHECK_EQ(backend->ops->window_unmap(backend, window, frame.bytes), MP_OK);
+    backend->ops->window_free(backend, window, frame.bytes);
+    backend->ops->frame_destroy(backend, &frame);
+    mp_backend_close(backend);
+    check_nothing_lives();
+}
+
+/* Of the first device hwloc knows the slot, which counts more than what the driver says; of the
+ * second only the driver knows. Memory of a node comes in larger granules than the device's. */
+static void each_device_has_memory_of_its_node(void)
+{
+    CHECK_EQ(describe(0).host_numa_id, 0);
+    CHECK_EQ(describe(1).host_numa_id, 2);
+    check_node(0, 1);
+    check_node(1, 2);
+}
+
+/* Frames are memory of ours, anywhere, and copies are right. */
+static void a_node_that_is_not_there_is_done_without(void)
+{
+    struct mp_backend *backend = open_cuda();
+    struct mp_frame frame = make(backend, MP_TIER_HOST, 2 * MIB);
+    struct fakecuda_live live;
+
+    CHECK_EQ(describe(0).host_numa_id, 63);
+    fake_api.live(&live);
+    CHECK_EQ(live.handles, 0);
+    CHECK_EQ(live.pinned, 1);
+    CHECK(backend->ops->reads_host(backend));
+    CHECK_EQ(warnings, 0);
     backend->ops->frame_destroy(backend, &frame);
     mp_backend_close(backend);
     check_nothing_lives();
@@ -203,6 +260,10 @@ static void run_variant(const char *variant)
 {
     if (strcmp(variant, "by_driver") == 0) {
         RUN(the_drivers_node_is_tried_too);
+    } else if (strcmp(variant, "two_nodes") == 0) {
+        RUN(each_device_has_memory_of_its_node);
+    } else if (strcmp(variant, "wrong_node") == 0) {
+        RUN(a_node_that_is_not_there_is_done_without);
     } else if (strcmp(variant, "reordered") == 0) {
         RUN(devices_are_those_that_are_visible);
     } else if (strcmp(variant, "by_uuid") == 0) {
@@ -227,6 +288,13 @@ int main(int argc, char **argv)
     } settings[] = {
         { "by_driver", "HWLOC_XMLFILE", "tests/data/topo/gpu-on-node-1.xml" },
         { "by_driver", "HWLOC_THISSYSTEM", "1" },
+        { "two_nodes", "HWLOC_XMLFILE", "tests/data/topo/gpu-on-node-1.xml" },
+        { "two_nodes", "HWLOC_THISSYSTEM", "1" },
+        { "two_nodes", "FAKECUDA_HOST_NODES", "3" },
+        { "two_nodes", "FAKECUDA_HOST_GRANULE", "4194304" },
+        { "two_nodes", "FAKECUDA_NUMA_ID", "0,2" },
+        { "wrong_node", "FAKECUDA_HOST_NODES", "2" },
+        { "wrong_node", "FAKECUDA_NUMA_ID", "63" },
         { "reordered", "CUDA_VISIBLE_DEVICES", "2,0,7,1" }, /* a wrong one ends the list */
         { "by_uuid", "CUDA_VISIBLE_DEVICES", "GPU-f1f2f3f4" },
         { "hidden", "CUDA_VISIBLE_DEVICES", "" },
