@@ -5,7 +5,8 @@
  * NVIDIA's library but the names, and works with no other driver.
  *
  * fakecublas_fail(name, nth, result): the nth call of that name from now on (0: the next) returns
- * `result`. Says whether the plan before had been carried out.
+ * `result`. Says whether the plan before had been carried out. Environment FAKECUBLAS_MEMORY (0):
+ * bytes of the device that each handle takes besides its workspace.
  */
 #include <dlfcn.h>
 #include <stdio.h>
@@ -23,7 +24,13 @@
 
 #define EXPORT __attribute__((visibility("default")))
 
-enum { SUCCESS = 0, NOT_INITIALIZED = 1, INVALID_VALUE = 7, EXECUTION_FAILED = 13 };
+enum {
+    SUCCESS = 0,
+    NOT_INITIALIZED = 1,
+    ALLOC_FAILED = 3,
+    INVALID_VALUE = 7,
+    EXECUTION_FAILED = 13
+};
 enum { TYPE_F32 = 0, TYPE_F16 = 2, TYPE_BF16 = 14, COMPUTE_F32 = 68 };
 
 struct cublas_context {
@@ -31,6 +38,7 @@ struct cublas_context {
     mp_cu_function function;
     mp_cu_stream stream;
     const void *workspace;
+    mp_cu_ptr memory; /* FAKECUBLAS_MEMORY, or 0 */
     struct cublas_context *next;
 };
 
@@ -55,6 +63,8 @@ static struct {
     mp_cu_result (*function)(mp_cu_function *, mp_cu_module, const char *);
     mp_cu_result (*launch)(mp_cu_function, unsigned, unsigned, unsigned, unsigned, unsigned,
                            unsigned, unsigned, mp_cu_stream, void **, void **);
+    mp_cu_result (*alloc)(mp_cu_ptr *, size_t);
+    mp_cu_result (*free)(mp_cu_ptr);
     fakecuda_kernel_fn *kernel;
 } driver;
 
@@ -146,10 +156,21 @@ static int find_driver(void)
         !find(library, "cuModuleUnload", &driver.unload) ||
         !find(library, "cuModuleGetFunction", &driver.function) ||
         !find(library, "cuLaunchKernel", &driver.launch) ||
+        !find(library, "cuMemAlloc_v2", &driver.alloc) ||
+        !find(library, "cuMemFree_v2", &driver.free) ||
         !find(library, "fakecuda_kernel", &driver.kernel))
         return 0;
     driver.kernel(&gemm_kernel);
     return 1;
+}
+
+/* Memory of the handle's own; false: the device has not that much. */
+static int take_memory(struct cublas_context *context)
+{
+    const char *bytes = getenv("FAKECUBLAS_MEMORY");
+
+    return bytes == NULL ||
+           driver.alloc(&context->memory, strtoull(bytes, NULL, 0)) == MP_CU_SUCCESS;
 }
 
 EXPORT int cublasCreate_v2(struct cublas_context **handle);
@@ -171,6 +192,11 @@ int cublasCreate_v2(struct cublas_context **handle)
         free(context);
         return NOT_INITIALIZED;
     }
+    if (!take_memory(context)) {
+        (void)driver.unload(context->module);
+        free(context);
+        return ALLOC_FAILED;
+    }
     context->next = contexts;
     contexts = context;
     *handle = context;
@@ -186,6 +212,8 @@ int cublasDestroy_v2(struct cublas_context *handle)
     while (*at != handle)
         at = &(*at)->next;
     *at = handle->next;
+    if (handle->memory != 0)
+        (void)driver.free(handle->memory);
     free(handle);
     return result == MP_CU_SUCCESS ? planned("cublasDestroy") : EXECUTION_FAILED;
 }

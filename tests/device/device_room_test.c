@@ -1,0 +1,119 @@
+/*
+ * Memory of a device that experts cannot have: what the driver takes for a context
+ * (tests/device/fakecuda, FAKECUDA_CONTEXT), and what cuBLAS takes for a handle besides the
+ * workspace that it is given (tests/device/fakecublas, FAKECUBLAS_MEMORY), which no plan knows. An
+ * automatic budget leaves room for both.
+ */
+#include <string.h>
+
+#include "engine/forward/cuda/device.h"
+#include "engine/forward/engine_int.h"
+#include "engine/session/generate.h"
+#include "engine/session/memory_plan.h"
+#include "engine/session/session.h"
+#include "tests/device/fakecuda/client.h"
+#include "tests/support/log_guard.h"
+#include "tests/support/test.h"
+#include "vmm/base/error.h"
+#include "vmm/base/log.h"
+
+#define MODEL "models/tiny-moe"
+#define MIB (UINT64_C(1) << 20)
+#define CONTEXT (400 * MIB)
+#define HANDLE (24 * MIB) /* each of two streams has one */
+
+static struct mp_settings settings;
+static char warning[1024];
+
+static void keep_line(void *ctx, enum mp_log_level level, const char *line)
+{
+    (void)ctx;
+    mp_test_expected_errors += level == MP_LOG_ERROR;
+    if (level == MP_LOG_WARN)
+        snprintf(warning, sizeof(warning), "%s", line);
+}
+
+static void open_session(struct mp_session *session)
+{
+    const struct mp_session_config config = { .model = MODEL,
+                                              .sequences = 1,
+                                              .clock = mp_clock_monotonic() };
+
+    CHECK_EQ(mp_settings_load(&settings), MP_OK);
+    snprintf(settings.run.device, sizeof(settings.run.device), "cuda");
+    snprintf(settings.run.profile, sizeof(settings.run.profile), "lru");
+    snprintf(settings.run.cache_dir, sizeof(settings.run.cache_dir), "none");
+    settings.run.ctx = 64;
+    settings.run.prefill_tokens = 32;
+    settings.run.budget = (struct mp_share){ .kind = MP_SHARE_AUTO };
+    settings.run.probe = MP_PROBE_OFF;
+    settings.pool.threads = 2;
+    CHECK_EQ(mp_session_open(&settings, &config, session), MP_OK);
+}
+
+/* With a prompt of enough tokens for cuBLAS. */
+static void generate(struct mp_session *session)
+{
+    static uint32_t ids[24];
+    const struct mp_ids prompt = { .ids = ids, .count = MP_ARRAY_LEN(ids) };
+    const struct mp_generate_config config = {
+        .engine = session->engine,
+        .engine_config = &session->engine_config,
+        .sampling = { .temperature = 0, .top_p = 1 },
+        .max_tokens = 2,
+        .ignore_eos = true,
+        .clock = mp_clock_monotonic(),
+    };
+    struct mp_output output = { 0 };
+    struct mp_generate_stats stats;
+
+    for (uint32_t i = 0; i < MP_ARRAY_LEN(ids); i++)
+        ids[i] = 3 + i * 37 % 90;
+    CHECK_EQ(mp_generate(&config, &prompt, 1, &output, &stats), MP_OK);
+    mp_outputs_free(&output, 1);
+}
+
+static uint64_t free_bytes(const struct mp_session *session)
+{
+    struct mp_gpu *gpu = session->engine->device->gpu;
+    size_t free, total;
+
+    CHECK_EQ(mp_gpu_enter(gpu), MP_OK);
+    CHECK_EQ(mp_gpu_driver(gpu)->call.memory_info(&free, &total), MP_CU_SUCCESS);
+    return free;
+}
+
+/* The plan asks while there is a context, so that is not counted as free; what handles take comes
+ * out of the margin, to the byte. */
+static void an_automatic_budget_leaves_room_for_handles(void)
+{
+    struct mp_session session;
+    const struct mp_memory_plan *m = &session.memory;
+    uint64_t margin, left;
+
+    open_session(&session);
+    CHECK_EQ(m->device_free_bytes, m->device_total_bytes - CONTEXT);
+    CHECK(m->smallest_bytes < m->budget_bytes && m->budget_bytes < m->full_bytes);
+    generate(&session);
+    margin = mp_memory_device_margin(m->device_total_bytes);
+    left = free_bytes(&session);
+    printf("    budget %llu of %llu, margin %llu, left %llu\n", (unsigned long long)m->budget_bytes,
+           (unsigned long long)m->full_bytes, (unsigned long long)margin, (unsigned long long)left);
+    CHECK(margin <= left + 2 * HANDLE);
+    CHECK(left + 2 * HANDLE <= margin + 2 * MIB);
+    CHECK_STR(warning, "");
+    mp_session_close(&session);
+    check_nothing_lives();
+}
+
+int main(void)
+{
+    mp_log_set_sink(keep_line, NULL);
+    CHECK_EQ(setenv("FAKECUDA_GRANULE", "65536", 1), 0);
+    CHECK_EQ(setenv("FAKECUDA_MEMORY", "671088640", 1), 0); /* 640 MiB */
+    CHECK_EQ(setenv("FAKECUDA_CONTEXT", "419430400", 1), 0);
+    CHECK_EQ(setenv("FAKECUBLAS_MEMORY", "25165824", 1), 0);
+    find_fake();
+    RUN(an_automatic_budget_leaves_room_for_handles);
+    return 0;
+}
