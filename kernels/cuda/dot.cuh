@@ -107,7 +107,7 @@ MP_DEVICE void mp_tile_add(float *sum, const struct mp_eight *w, const struct mp
 {
     MP_UNROLL
     for (int half = 0; half < 8; half += 4) {
-        const uint32_t at = c + (uint32_t)half;
+        const uint32_t at = mp_here(c + (uint32_t)half); /* not the addresses of both halves */
         struct mp_words norm = { { 0, 0, 0, 0 } };
         float wide[MP_TILE_ROWS * 4];
 

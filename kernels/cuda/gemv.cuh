@@ -54,9 +54,9 @@ MP_DEVICE void mp_gemv_tile(const struct mp_gemv *g, const int type, const int n
                             const int rows, const int tokens, const struct mp_gemv_cut *cut,
                             uint32_t add)
 {
-    const uint32_t lanes = MP_LANES / (uint32_t)(rows * tokens), index = mp_lane() / lanes;
-    const uint32_t r = add + index / (uint32_t)tokens, t = index % (uint32_t)tokens;
+    const uint32_t lanes = MP_LANES / (uint32_t)(rows * tokens);
     const uint32_t row = mp_here(cut->row), end = mp_here(cut->end);
+    uint32_t index, r, t; /* of the dot product that this lane gets */
     struct mp_tile tile;
     float y;
 
@@ -78,6 +78,9 @@ MP_DEVICE void mp_gemv_tile(const struct mp_gemv *g, const int type, const int n
                     0);
     if (mp_lane() % lanes != 0)
         return;
+    index = mp_here(mp_lane()) / lanes;
+    r = add + index / (uint32_t)tokens;
+    t = index % (uint32_t)tokens;
     if (cut->split)
         ((float *)mp_shared())[(mp_warp() * MP_TILE_ROWS + r) * MP_TILE_TOKENS + t] = y;
     else if (row + r < g->m.rows && t < g->m.tokens)

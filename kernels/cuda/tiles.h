@@ -24,13 +24,18 @@
     (((cols) + MP_DOT_PARTS * MP_STEP_COLS - 1) / (MP_DOT_PARTS * MP_STEP_COLS) * MP_STEP_COLS)
 
 /* Kernels for 1, 2, 4 and 8 tokens: rows that a warp multiplies at once, and blocks whose registers
- * a multiprocessor has: 10 of 48 registers a thread, 8 of 64, 6 of 80, 5 of 96, 3 of 168.
- */
+ * a multiprocessor has: 10 of 48 registers a thread, 8 of 64, 7 of 72, 6 of 80, 5 of 96, 4 of 128,
+ * 3 of 168. Of one more, assemblers spill (docs/kernels.md). */
 #define MP_GEMV_ROWS(type, tokens) ((tokens) == 1 ? 4 : (type) == MP_WTYPE_F32 ? 1 : 2)
-#define MP_GEMV_RESIDENT(type, normed, tokens) \
-    ((tokens) == 8 ? 3 : MP_GEMV_RESIDENT_FEW(type, tokens) - (normed) * ((tokens) == 4 ? 1 : 2))
-#define MP_GEMV_RESIDENT_FEW(type, tokens) \
-    ((tokens) == 4 ? 6 : (tokens) == 1 && (type) != MP_WTYPE_F32 ? 10 : 8)
+#define MP_GEMV_BY(tokens, one, two, four, eight) \
+    ((tokens) == 1 ? (one) : (tokens) == 2 ? (two) : (tokens) == 4 ? (four) : (eight))
+#define MP_GEMV_RESIDENT(type, normed, tokens)                     \
+    ((type) == MP_WTYPE_F32 ? MP_GEMV_RESIDENT_F32(normed, tokens) \
+                            : MP_GEMV_RESIDENT_16(normed, tokens))
+#define MP_GEMV_RESIDENT_F32(normed, tokens) \
+    ((normed) ? MP_GEMV_BY(tokens, 6, 7, 5, 4) : MP_GEMV_BY(tokens, 8, 8, 7, 6))
+#define MP_GEMV_RESIDENT_16(normed, tokens) \
+    ((normed) ? MP_GEMV_BY(tokens, 8, 8, 5, 3) : MP_GEMV_BY(tokens, 10, 8, 8, 4))
 
 /* GEMV: the four warps of a block share out the parts of four rows, or, where rows are many or
  * parts few, take four rows each. */
