@@ -63,9 +63,9 @@ struct mp_trial {
 
 /*
  * Run config.prompt tokens and config.gen more, those of `moepager bench`, with each trial's budget
- * and policies, on the CPU: once to fill memory, then until the times of some runs are known, for
- * about three seconds. Fewer tokens are generated where a run would take longer, by what is
- * expected. Errors as of mp_measure_run().
+ * and policies, on the CPU: once to fill memory, then for about two seconds, at least once and at
+ * most eight times. Fewer tokens are generated where a run would take longer, by what is expected.
+ * Errors as of mp_measure_run().
  */
 enum mp_status mp_measure_try(const struct mp_measure_config *config, struct mp_trial *trials,
                               size_t count) MP_MUST_CHECK;

@@ -11,9 +11,9 @@
 #include "engine/session/session.h"
 #include "vmm/base/error.h"
 
-#define RUNS_MAX 5u                   /* the first one fills memory */
-#define TRIAL_NS UINT64_C(2000000000) /* no further run after this time */
-#define RUN_NS UINT64_C(5000000000)   /* nor one that is expected to take longer */
+#define RUNS_MAX 9u                  /* the first one fills memory */
+#define WARM_NS UINT64_C(2000000000) /* no further run when those after it took so long */
+#define RUN_NS UINT64_C(5000000000)  /* nor one that is expected to take longer */
 #define STEPS_MIN 4u
 
 struct trying {
@@ -101,11 +101,11 @@ static int compare(const void *a, const void *b)
 
 static enum mp_status run_trial(struct trying *t, struct mp_trial *trial)
 {
-    const uint64_t start_ns = mp_clock_now_ns(t->config->clock);
     const uint32_t tokens = tokens_of(t, trial);
     struct mp_report reports[RUNS_MAX];
     const struct mp_report *median;
     uint32_t count = 0;
+    uint64_t warm_ns = 0;
     enum mp_status status;
 
     trial->runs = 0;
@@ -114,8 +114,11 @@ static enum mp_status run_trial(struct trying *t, struct mp_trial *trial)
     t->session.engine_config.budget_bytes = trial->budget_bytes;
     status = mp_session_renew(&t->session, trial->policies, NULL);
     while (status == MP_OK && count < RUNS_MAX &&
-           (count < 2 || mp_clock_now_ns(t->config->clock) - start_ns < TRIAL_NS))
+           (count < 2 || mp_clock_now_ns(t->config->clock) - warm_ns < WARM_NS)) {
         status = run_once(t, tokens, &reports[count++]);
+        if (count == 1)
+            warm_ns = mp_clock_now_ns(t->config->clock);
+    }
     if (status != MP_OK)
         return status;
     trial->runs = count - 1;
