@@ -9,7 +9,6 @@
 #include "engine/session/generate.h"
 #include "engine/session/report.h"
 #include "engine/session/session.h"
-#include "vmm/base/error.h"
 
 #define RUNS_MAX 9u                  /* the first one fills memory */
 #define WARM_NS UINT64_C(2000000000) /* no further run when those after it took so long */
@@ -25,16 +24,12 @@ struct trying {
 
 static enum mp_status make_prompt(struct trying *t)
 {
-    const uint32_t count = t->config->prompt;
     uint64_t state = t->settings.run.seed;
+    enum mp_status status = MP_OK;
 
-    t->prompt.ids = calloc(count, sizeof(uint32_t));
-    if (t->prompt.ids == NULL)
-        return mp_fail_no_memory("the prompt", count * sizeof(uint32_t));
-    t->prompt.capacity = t->prompt.count = count;
-    for (uint32_t i = 0; i < count; i++)
-        t->prompt.ids[i] = mp_session_random_token(&t->session, &state);
-    return MP_OK;
+    for (uint32_t i = 0; i < t->config->prompt && status == MP_OK; i++)
+        status = mp_ids_append(&t->prompt, mp_session_random_token(&t->session, &state));
+    return status;
 }
 
 static enum mp_status open_model(struct trying *t, const struct mp_trial *trials, size_t count)
@@ -140,7 +135,7 @@ enum mp_status mp_measure_try(const struct mp_measure_config *config, struct mp_
         status = make_prompt(&t);
     for (size_t i = 0; i < count && status == MP_OK; i++)
         status = run_trial(&t, &trials[i]);
-    free(t.prompt.ids);
+    mp_ids_free(&t.prompt);
     mp_session_close(&t.session);
     return status;
 }

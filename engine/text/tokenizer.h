@@ -106,6 +106,7 @@ struct mp_ids {
     size_t capacity;
 };
 
+enum mp_status mp_ids_append(struct mp_ids *ids, uint32_t id) MP_MUST_CHECK;
 void mp_ids_free(struct mp_ids *ids);
 
 /*

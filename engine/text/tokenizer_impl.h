@@ -420,8 +420,6 @@ struct mp_tok_encoder {
     size_t node_capacity;
 };
 
-enum mp_status mp_ids_append(struct mp_ids *ids, uint32_t id) MP_MUST_CHECK;
-
 /* Append the ids of a segment between added tokens. `first`: it begins where the text begins. */
 enum mp_status mp_tok_pre_tokenize(struct mp_tok_encoder *enc, const char *text, size_t bytes,
                                    bool first) MP_MUST_CHECK;

@@ -23,7 +23,6 @@ WORK = "device/gpu_test fails it: each_call_of_work_fails_once"
 EXCUSED = {
     ("engine/gpu/gpu.c", "cuModuleLoadDataEx"): (
         1, "of a compiled file; device/gpu_image_test: a_driver_that_is_lost_meanwhile_is_an_error"),
-    ("engine/gpu/gpu.c", "cuStreamWaitEvent"): (1, WORK),
     ("engine/gpu/gpu.c", "cuEventQuery"): (1, WORK),
     ("engine/gpu/gpu.c", "cuFuncSetAttribute"): (
         1, "no kernel of today needs it; device/gpu_test: more_shared_memory_is_asked_for_once"),

@@ -434,7 +434,7 @@ def case_limits():
         check_clients_that_leave(server)
         check_full_queue(server)
         check_many(server)
-        assert server.metric("answers_running") == 0
+        server.wait_for("answers_running", 0)
         assert server.post("/v1/completions", prompt="def main(", max_tokens=12)["choices"][0][
             "text"] == run("def main(", "--max-tokens", "12")
 

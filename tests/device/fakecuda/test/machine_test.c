@@ -229,18 +229,21 @@ static void shared_memory_has_an_end(void)
     check_no_violation();
 }
 
-static void the_image_holds_every_kernel(void)
+static void the_images_hold_every_kernel(void)
 {
     mp_cu_function functions[MP_CUDA_KERNEL_COUNT];
-    mp_cu_module module;
+    mp_cu_module module, tensor;
     struct mp_cuda_rmsnorm p = { .x = dev, .w = dev2, .out = dev, .width = 4, .tokens = 2 };
     const struct mp_cuda_grid g = mp_cuda_kernel_grid(MP_CUDA_KERNEL_rmsnorm, &p);
     float *x = (float *)host;
     void *parameters[] = { &p };
 
     OK(cu.module_load(&module, mp_cuda_image, 0, NULL, NULL));
+    OK(cu.module_load(&tensor, mp_cuda_tensor_image, 0, NULL, NULL));
     for (int k = 0; k < MP_CUDA_KERNEL_COUNT; k++)
-        OK(cu.module_function(&functions[k], module, mp_cuda_kernel_name((enum mp_cuda_kernel)k)));
+        OK(cu.module_function(&functions[k], k < MP_CUDA_TENSOR_FIRST ? module : tensor,
+                              mp_cuda_kernel_name((enum mp_cuda_kernel)k)));
+    OK(cu.module_unload(tensor));
     p.x_stride = p.out_stride = 4;
     for (int i = 0; i < 8; i++)
         x[i] = i < 4 ? 2 : -4;
@@ -396,7 +399,7 @@ int main(int argc, char **argv)
         RUN(a_capture_forbids_what_waits_or_allocates);
         RUN(branches_must_come_back);
         RUN(a_graph_keeps_the_laws_of_its_parts);
-        RUN(the_image_holds_every_kernel);
+        RUN(the_images_hold_every_kernel);
         RUN(a_child_has_no_driver);
     }
     tear_down();
