@@ -7,9 +7,9 @@ set(mp_wrapped_calls malloc calloc realloc aligned_alloc posix_memalign strdup o
 set(mp_wrapped_file_calls write fsync rename renameat unlinkat mkdir fdopendir open_memstream close
     fopencookie access linkat fstatvfs64)
 
-# Sanitizers make compilers slow, and what tests do themselves is little.
+# The sanitizer of addresses makes compilers slow, and what tests do themselves is little.
 set(mp_test_flags)
-if(sanitizers)
+if(MP_SANITIZE STREQUAL "address")
     set(mp_test_flags -O0)
 endif()
 
