@@ -447,8 +447,14 @@ mp_test(unit/policy/ema_test LIBS mp_policy m)
 mp_test(unit/policy/evict_test LIBS mp_policy)
 mp_test(unit/policy/pinned_test LIBS mp_policy)
 mp_test(unit/policy/ghost_test LIBS mp_policy m)
+# Layers to run; with sanitizers fewer.
+set(pager_layers)
+if(sanitizers)
+    set(pager_layers 100)
+endif()
 mp_test(unit/policy/pager/pager_stress_test LIBS mp_policy SOURCES tests/unit/policy/pager/pager_world.c LABELS stress
-    TIMEOUT 120)
+    TIMEOUT 120
+    ARGS ${pager_layers})
 mp_test(unit/policy/pager/pager_test LIBS mp_policy SOURCES tests/unit/policy/pager/pager_world.c WRAP)
 mp_test(unit/policy/pager/pager_policy_test LIBS mp_policy SOURCES tests/unit/policy/pager/pager_world.c WRAP)
 mp_test(unit/policy/pager/pager_plan_test LIBS mp_policy SOURCES tests/unit/policy/pager/pager_world.c WRAP)
