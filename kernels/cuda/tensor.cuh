@@ -186,6 +186,24 @@ MP_DEVICE uint32_t mp_tensor_row(int i)
     return mp_lane() % 4 * 2 + (uint32_t)i % 2;
 }
 
+/* Where the rows of a thread are: of weights, of which there are `rows`, and of tokens. */
+MP_DEVICE void mp_tensor_place(struct mp_tensor_tile *tile, uint32_t rows, uint32_t w_stride,
+                               uint32_t x_stride)
+{
+    MP_UNROLL
+    for (int i = 0; i < 2; i++) {
+        const uint32_t r = mp_tensor_w_row(i);
+
+        tile->w_at[i] = r < rows ? r * w_stride : MP_TENSOR_NONE;
+    }
+    MP_UNROLL
+    for (int i = 0; i < 4; i++) {
+        const uint32_t t = mp_tensor_x_row(i);
+
+        tile->x_at[i] = t < tile->tokens ? t * x_stride : MP_TENSOR_NONE;
+    }
+}
+
 MP_DEVICE void mp_tensor(const struct mp_cuda_matmul *p, const int type)
 {
     const uint32_t row = mp_block_x() * MP_TENSOR_ROWS, token = mp_block_y() * MP_TENSOR_TOKENS;
@@ -197,18 +215,7 @@ MP_DEVICE void mp_tensor(const struct mp_cuda_matmul *p, const int type)
     tile.fast = mp_matmul_is_fast(p, type);
     tile.w = (const MP_GLOBAL uint16_t *)mp_matmul_w(p, type, row);
     tile.x = mp_matmul_x(p, token);
-    MP_UNROLL
-    for (int i = 0; i < 2; i++) {
-        const uint32_t r = mp_tensor_w_row(i);
-
-        tile.w_at[i] = row + r < p->rows ? r * p->w_stride : MP_TENSOR_NONE;
-    }
-    MP_UNROLL
-    for (int i = 0; i < 4; i++) {
-        const uint32_t t = mp_tensor_x_row(i);
-
-        tile.x_at[i] = token + t < p->tokens ? t * p->x_stride : MP_TENSOR_NONE;
-    }
+    mp_tensor_place(&tile, p->rows - row, p->w_stride, p->x_stride);
     MP_UNROLL
     for (int i = 0; i < MP_TENSOR_SUMS; i++)
         sum[i] = 0;
@@ -295,18 +302,7 @@ MP_DEVICE void mp_tensor_down_tile(const struct mp_cuda_experts *p, const struct
     tile.fast = mp_tile_is_fast(e->down, stride, p->act, p->channels, e->channels);
     tile.w = (const MP_GLOBAL uint16_t *)e->down + (uint64_t)row * e->channels;
     tile.x = (const MP_GLOBAL float *)p->act + (uint64_t)(e->first + first) * p->channels;
-    MP_UNROLL
-    for (int i = 0; i < 2; i++) {
-        const uint32_t r = mp_tensor_w_row(i);
-
-        tile.w_at[i] = row + r < p->hidden ? r * e->channels : MP_TENSOR_NONE;
-    }
-    MP_UNROLL
-    for (int i = 0; i < 4; i++) {
-        const uint32_t t = mp_tensor_x_row(i);
-
-        tile.x_at[i] = first + t < e->count ? t * p->channels : MP_TENSOR_NONE;
-    }
+    mp_tensor_place(&tile, p->hidden - row, e->channels, p->channels);
     MP_UNROLL
     for (int i = 0; i < MP_TENSOR_SUMS; i++) {
         const MP_GLOBAL float *from = e->accumulate ? mp_tensor_rank(p, e, first, i) : 0;
