@@ -8,6 +8,7 @@
 #include "engine/model/form.h"
 #include "engine/model/weights.h"
 #include "vmm/format/gguf.h"
+#include "vmm/format/json.h"
 
 /* Private to engine/convert. */
 
@@ -73,6 +74,19 @@ void mp_imatrix_close(struct mp_imatrix *imatrix);
 enum mp_status mp_imatrix_read(const struct mp_imatrix *imatrix,
                                const struct mp_convert_tensor *tensor,
                                float **weights_p) MP_MUST_CHECK;
+
+/* The ids of a vocabulary, as many as the embedding has rows. */
+struct mp_convert_pieces {
+    uint32_t count;
+    bool *added; /* [count]: outside of the model's own vocabulary */
+};
+
+/*
+ * The scores (count) with which SentencePiece merges as this accepted tokenizer.json says, one
+ * lower for each piece in the order of its merges. MP_ERR_MODEL E_TOK_PATTERN: no scores do.
+ */
+enum mp_status mp_convert_scores(const json_t *root, const struct mp_convert_pieces *pieces,
+                                 float *scores) MP_MUST_CHECK;
 
 struct mp_convert {
     const struct mp_convert_config *config;

@@ -12,15 +12,29 @@
 #define TEMPLATE_NAME "chat_template.jinja"
 
 /* Kinds of tokens, by their numbers in files. */
-enum { KIND_NORMAL = 1, KIND_CONTROL = 3, KIND_USER = 4, KIND_UNUSED = 5, KIND_BYTE = 6 };
+enum {
+    KIND_NORMAL = 1,
+    KIND_UNKNOWN = 2,
+    KIND_CONTROL = 3,
+    KIND_USER = 4,
+    KIND_UNUSED = 5,
+    KIND_BYTE = 6,
+};
+
+/* What files call a tokenizer. */
+enum words_form { WORDS_CUT, WORDS_MARKED, WORDS_SCORED };
 
 struct words {
     const struct mp_convert *job;
     struct mp_gguf_out *out;
     struct mp_tokenizer *tok;
     json_t *root;
-    bool marked; /* spaces are, and what has no piece is written as bytes */
-    bool *added; /* [vocab]: outside of the model's own vocabulary */
+    enum words_form form;
+    bool prefix; /* WORDS_SCORED: a space goes before a text */
+    uint32_t
+        unknown;   /* WORDS_SCORED: what stands for characters without a piece, or MP_TOKEN_NONE */
+    float *scores; /* WORDS_SCORED, [vocab] */
+    struct mp_convert_pieces pieces;
 };
 
 static void put_token_ids(const struct words *w)
@@ -49,11 +63,13 @@ static uint32_t kind_of(const struct words *w, uint32_t id)
 
     if (text == NULL)
         return KIND_UNUSED;
+    if (id == w->unknown)
+        return KIND_UNKNOWN;
     if (mp_tokenizer_is_special(w->tok, id))
         return KIND_CONTROL;
-    if (w->added[id])
+    if (w->pieces.added[id])
         return KIND_USER;
-    return w->marked && is_byte(text, bytes) ? KIND_BYTE : KIND_NORMAL;
+    return w->form != WORDS_CUT && is_byte(text, bytes) ? KIND_BYTE : KIND_NORMAL;
 }
 
 /* Every row of the embedding has a token, so those that the tokenizer lacks are named. */
@@ -121,35 +137,89 @@ static enum mp_status put_frame(const struct words *w)
     return status;
 }
 
-static enum mp_status put_tokenizer(struct words *w)
+static enum mp_status find_form(struct words *w, const char **pre_p)
 {
-    const char *pre = mp_tokenizer_gguf_pre(w->root);
-    const json_t *added = json_object_get(w->root, "added_tokens");
-    enum mp_status status = mp_tokenizer_check_rows(w->tok, w->job->model.vocab);
-
-    if (status != MP_OK)
-        return status;
-    w->marked = pre == NULL && mp_tokenizer_gguf_marked(w->root);
-    if (pre == NULL && !w->marked)
+    *pre_p = mp_tokenizer_gguf_pre(w->root);
+    if (*pre_p != NULL)
+        w->form = WORDS_CUT;
+    else if (mp_tokenizer_gguf_marked(w->root))
+        w->form = WORDS_MARKED;
+    else if (mp_tokenizer_gguf_scored(w->root, &w->prefix))
+        w->form = WORDS_SCORED;
+    else
         return mp_fail(MP_ERR_MODEL, "E_TOK_PATTERN",
                        "'" FILE_NAME "' cuts text in a way that this engine knows no name of in "
                        "GGUF files; move it away to write a model without tokenizer");
-    w->added = calloc(w->job->model.vocab, sizeof(*w->added));
-    if (w->added == NULL)
-        return mp_fail_no_memory("the kinds of tokens", w->job->model.vocab);
+    return MP_OK;
+}
+
+static enum mp_status find_added(struct words *w)
+{
+    const json_t *added = json_object_get(w->root, "added_tokens");
+
+    w->pieces.count = w->job->model.vocab;
+    w->pieces.added = calloc(w->pieces.count, sizeof(*w->pieces.added));
+    if (w->pieces.added == NULL)
+        return mp_fail_no_memory("the kinds of tokens", w->pieces.count);
     for (size_t i = 0; i < json_array_size(added); i++) {
         const json_int_t id = json_integer_value(json_object_get(json_array_get(added, i), "id"));
 
-        if (id >= 0 && id < w->job->model.vocab)
-            w->added[id] = true;
+        if (id >= 0 && id < w->pieces.count)
+            w->pieces.added[id] = true;
     }
-    mp_gguf_put_string(w->out, KEY("model"), w->marked ? "gemma4" : "gpt2");
-    if (w->marked)
-        mp_gguf_put_bool(w->out, KEY("add_space_prefix"), false);
-    else
+    return MP_OK;
+}
+
+static enum mp_status put_scores(struct words *w)
+{
+    const json_t *model = json_object_get(w->root, "model");
+    const json_t *unknown = json_object_get(model, "unk_token");
+    const json_t *id = json_object_get(json_object_get(model, "vocab"), json_string_value(unknown));
+    enum mp_status status;
+
+    w->scores = calloc(w->pieces.count, sizeof(*w->scores));
+    if (w->scores == NULL)
+        return mp_fail_no_memory("the scores of tokens", w->pieces.count);
+    status = mp_convert_scores(w->root, &w->pieces, w->scores);
+    if (status != MP_OK)
+        return status;
+    if (json_is_integer(id)) {
+        w->unknown = (uint32_t)json_integer_value(id);
+        mp_gguf_put_u32(w->out, KEY("unknown_token_id"), w->unknown);
+    }
+    mp_gguf_put_array(w->out, KEY("scores"), MP_GGUF_F32, w->pieces.count);
+    fwrite(w->scores, sizeof(*w->scores), w->pieces.count, w->out->file);
+    return MP_OK;
+}
+
+static enum mp_status put_tokenizer(struct words *w)
+{
+    static const char *const names[] = {
+        [WORDS_CUT] = "gpt2",
+        [WORDS_MARKED] = "gemma4",
+        [WORDS_SCORED] = "llama",
+    };
+    const char *pre;
+    enum mp_status status = mp_tokenizer_check_rows(w->tok, w->job->model.vocab);
+
+    if (status == MP_OK)
+        status = find_form(w, &pre);
+    if (status == MP_OK)
+        status = find_added(w);
+    if (status != MP_OK)
+        return status;
+    mp_gguf_put_string(w->out, KEY("model"), names[w->form]);
+    if (w->form == WORDS_CUT)
         mp_gguf_put_string(w->out, KEY("pre"), pre);
+    else
+        mp_gguf_put_bool(w->out, KEY("add_space_prefix"), w->prefix);
+    if (w->form == WORDS_SCORED)
+        status = put_scores(w);
+    else
+        put_merges(w);
+    if (status != MP_OK)
+        return status;
     put_tokens(w);
-    put_merges(w);
     put_token_ids(w);
     return put_frame(w);
 }
@@ -181,7 +251,7 @@ static enum mp_status put_template(const struct words *w)
 
 enum mp_status mp_convert_tokenizer(const struct mp_convert *job, struct mp_gguf_out *out)
 {
-    struct words words = { .job = job, .out = out };
+    struct words words = { .job = job, .out = out, .unknown = MP_TOKEN_NONE };
     enum mp_status status = mp_json_load_optional_file(
         mp_checkpoint_dir_fd(job->checkpoint), FILE_NAME, MP_TOK_FILE_BYTES_MAX, &words.root);
 
@@ -195,7 +265,8 @@ enum mp_status mp_convert_tokenizer(const struct mp_convert *job, struct mp_gguf
         if (status == MP_OK)
             status = put_template(&words);
     }
-    free(words.added);
+    free(words.scores);
+    free(words.pieces.added);
     mp_tokenizer_destroy(words.tok);
     json_decref(words.root);
     return status;

@@ -12,4 +12,9 @@ const char *mp_tokenizer_gguf_pre(const json_t *root);
 /* Are words not cut but spaces marked, as in Gemma's files, which GGUF files call "gemma4"? */
 bool mp_tokenizer_gguf_marked(const json_t *root);
 
+/* Are spaces marked and pieces merged until none fit, as SentencePiece does, which GGUF files call
+ * "llama"? *prefix_p: a space goes before every text. Whether its merges are those that scores give
+ * is for mp_convert_scores() to say. */
+bool mp_tokenizer_gguf_scored(const json_t *root, bool *prefix_p);
+
 #endif

@@ -108,20 +108,64 @@ const char *mp_tokenizer_gguf_pre(const json_t *root)
     return NULL;
 }
 
+/* A stage that makes marks of spaces. */
+static bool is_marking(const json_t *stage)
+{
+    const char *from = text_of(json_object_get(stage, "pattern"), "String");
+    const char *to = text_of(stage, "content");
+
+    return is_type(stage, "Replace") && from != NULL && strcmp(from, " ") == 0 && to != NULL &&
+           strcmp(to, MP_TOK_MARK) == 0;
+}
+
+/* Merges, and bytes of what no piece has. */
+static bool has_bytes(const json_t *root)
+{
+    const json_t *model = json_object_get(root, "model");
+
+    return json_is_true(json_object_get(model, "byte_fallback")) &&
+           json_is_object(json_object_get(model, "vocab")) &&
+           !json_is_true(json_object_get(model, "ignore_merges"));
+}
+
 /* Cutting at spaces, of which there are none by then, is no cut. */
 bool mp_tokenizer_gguf_marked(const json_t *root)
 {
-    const json_t *normalizer = json_object_get(root, "normalizer");
-    const json_t *model = json_object_get(root, "model");
     const json_t *stage = json_object_get(root, "pre_tokenizer");
-    const char *from = text_of(json_object_get(normalizer, "pattern"), "String");
-    const char *to = text_of(normalizer, "content");
     const char *cut = text_of(json_object_get(stage, "pattern"), "String");
 
-    return is_type(normalizer, "Replace") && from != NULL && strcmp(from, " ") == 0 && to != NULL &&
-           strcmp(to, MP_TOK_MARK) == 0 && json_is_true(json_object_get(model, "byte_fallback")) &&
-           json_is_object(json_object_get(model, "vocab")) &&
-           !json_is_true(json_object_get(model, "ignore_merges")) &&
+    return is_marking(json_object_get(root, "normalizer")) && has_bytes(root) &&
            (json_is_null(stage) || stage == NULL ||
             (is_type(stage, "Split") && cut != NULL && strcmp(cut, " ") == 0));
+}
+
+/* Two stages, the second of which marks spaces, also the one that the first has put in front. */
+static bool is_prefixing(const json_t *normalizer)
+{
+    const json_t *stages = json_object_get(normalizer, "normalizers");
+    const json_t *first = json_array_get(stages, 0);
+    const char *text = text_of(first, "prepend");
+
+    return is_type(normalizer, "Sequence") && json_array_size(stages) == 2 &&
+           is_type(first, "Prepend") && text != NULL && strcmp(text, MP_TOK_MARK) == 0 &&
+           is_marking(json_array_get(stages, 1));
+}
+
+/* What begins only the first piece of a text between special tokens has no name there. */
+bool mp_tokenizer_gguf_scored(const json_t *root, bool *prefix_p)
+{
+    const json_t *normalizer = json_object_get(root, "normalizer");
+    const json_t *stage = json_object_get(root, "pre_tokenizer");
+    const char *mark = text_of(stage, "replacement"), *scheme = text_of(stage, "prepend_scheme");
+
+    *prefix_p = true;
+    if (!has_bytes(root))
+        return false;
+    if (stage == NULL || json_is_null(stage))
+        return is_prefixing(normalizer);
+    *prefix_p = scheme != NULL && strcmp(scheme, "always") == 0;
+    return (normalizer == NULL || json_is_null(normalizer)) && is_type(stage, "Metaspace") &&
+           json_is_false(json_object_get(stage, "split")) && mark != NULL &&
+           strcmp(mark, MP_TOK_MARK) == 0 && scheme != NULL &&
+           (*prefix_p || strcmp(scheme, "never") == 0);
 }

@@ -6,6 +6,7 @@
 
 #include "tests/model/fails.h"
 #include "tests/model/gguf/imatrix.h"
+#include "tests/model/gguf/scored.h"
 #include "tests/support/fault/wrap.h"
 
 static void what_cannot_be_written(void)
@@ -97,6 +98,52 @@ static void what_gguf_cannot_say(void)
     }
 }
 
+/* The first cut of a piece that has several goes to the end of the list. */
+static json_t *with_cuts_apart(json_t *root)
+{
+    json_t *merges = json_object_get(json_object_get(root, "model"), "merges");
+    size_t i = 0;
+
+    for (;; i++) {
+        const json_t *a = json_array_get(merges, i), *b = json_array_get(merges, i + 1);
+        char one[64], two[64];
+
+        CHECK(b != NULL);
+        snprintf(one, sizeof(one), "%s%s", json_string_value(json_array_get(a, 0)),
+                 json_string_value(json_array_get(a, 1)));
+        snprintf(two, sizeof(two), "%s%s", json_string_value(json_array_get(b, 0)),
+                 json_string_value(json_array_get(b, 1)));
+        if (strcmp(one, two) == 0)
+            break;
+    }
+    json_array_append(merges, json_array_get(merges, i));
+    json_array_remove(merges, i);
+    return root;
+}
+
+/* A mark only before what begins a text, or a list of merges that no scores give. */
+static void tokenizers_without_a_form(void)
+{
+    const char *source = DATA "mixtral-tiny", *out = in_tmpdir("scores.gguf");
+    const struct {
+        const char *model, *part;
+    } cases[] = {
+        { model_with(source, "first", load_tokenizer("metaspace", true)),
+          "cuts text in a way that this engine knows no name of" },
+        { model_with(source, "learned", load_tokenizer("llama", false)),
+          "in fewer ways than it can be cut, which GGUF files cannot say" },
+        { model_with(source, "apart", with_cuts_apart(load_tokenizer("llama", true))),
+          "at two places of its list" },
+    };
+
+    for (size_t i = 0; i < MP_ARRAY_LEN(cases); i++) {
+        const struct mp_convert_config config = job(cases[i].model, out, "q8_0");
+
+        check_refused(&config, MP_ERR_MODEL, "E_TOK_PATTERN", cases[i].part);
+        CHECK_EQ(access(out, F_OK), -1);
+    }
+}
+
 static void weights_are_finite(void)
 {
     const char *model, *out = in_tmpdir("infinite.gguf");
@@ -158,22 +205,32 @@ static void fail_once(const struct fault_plan *plan, void *ctx)
     CHECK_EQ(access(out, F_OK), -1);
 }
 
-static void every_call_fails_once(void)
+static void fail_calls(const char *source, const char *importance)
 {
     static char model[PATH_BYTES], weights[PATH_BYTES], want[PATH_BYTES];
     struct mp_convert_config config;
     struct mp_convert_report report;
 
-    snprintf(model, sizeof(model), "%s", model_of_a_layer("fault"));
-    snprintf(weights, sizeof(weights), "%s", write_list(&whole));
+    snprintf(model, sizeof(model), "%s", source);
+    snprintf(weights, sizeof(weights), "%s", importance != NULL ? importance : "");
     snprintf(want, sizeof(want), "%s", in_tmpdir("fault-want.gguf"));
     fault_model = model;
-    fault_weights = weights;
+    fault_weights = importance != NULL ? weights : NULL;
     fault_want = want;
     config = job(model, want, "q8_0");
-    config.imatrix = weights;
+    config.imatrix = fault_weights;
     CHECK_EQ(mp_convert(&config, &report), MP_OK);
     CHECK(fault_sweep(FAULT_ANY, fail_once, NULL) > 10);
+}
+
+static void every_call_fails_once(void)
+{
+    char model[PATH_BYTES];
+
+    snprintf(model, sizeof(model), "%s", model_of_a_layer("fault"));
+    fail_calls(model, write_list(&whole));
+    fail_calls(model_with(DATA "mixtral-tiny", "fault-scores", load_tokenizer("llama", true)),
+               NULL);
 }
 
 int main(void)
@@ -184,6 +241,7 @@ int main(void)
     RUN(what_cannot_be_written);
     RUN(models_without_a_form_are_named);
     RUN(what_gguf_cannot_say);
+    RUN(tokenizers_without_a_form);
     RUN(weights_are_finite);
     RUN(an_interruption_leaves_nothing);
     RUN(every_call_fails_once);

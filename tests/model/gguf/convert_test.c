@@ -6,7 +6,7 @@
 #include <math.h>
 
 #include "engine/text/tokenizer.h"
-#include "tests/model/gguf/convert.h"
+#include "tests/model/gguf/scored.h"
 #include "tests/model/gguf/twin_runs.h"
 #include "vmm/format/gguf.h"
 
@@ -307,35 +307,44 @@ static void the_tokenizer_is_the_directorys(void)
     mp_tokenizer_destroy(tok);
 }
 
-/* As many rows as that tokenizer has tokens. */
-static void make_rows(struct rewritten *tensor)
-{
-    if (strstr(tensor->name, "embed_tokens") == NULL)
-        return;
-    tensor->bytes = tensor->bytes / tensor->shape[0] * 1500;
-    tensor->shape[0] = 1500;
-    free(tensor->data);
-    tensor->data = calloc(1, tensor->bytes);
-    CHECK(tensor->data != NULL);
-}
-
 /* Spaces are marked, and other bytes have tokens of their own. */
 static void marked_spaces_stay(void)
 {
-    static const char *const rows[] = { "\"vocab_size\": 97", "\"vocab_size\": 1500", NULL };
-    const char *model = in_tmpdir("marked"), *out = in_tmpdir("marked.gguf");
-    char path[PATH_BYTES];
-    size_t bytes;
-    char *text = bytes_of("tests/data/tokenizers/gemma/tokenizer.json", &bytes);
-    FILE *file;
+    const char *out = in_tmpdir("marked.gguf");
+    const char *model = model_with(DATA "gemma4_text-a", "marked", load_tokenizer("gemma", false));
 
-    rewrite_model(DATA "gemma4_text-a", model, twin_config(DATA "gemma4_text-a", rows), make_rows);
-    snprintf(path, sizeof(path), "%s/tokenizer.json", model);
-    file = fopen(path, "wb");
-    CHECK(file != NULL && fwrite(text, 1, bytes, file) == bytes && fclose(file) == 0);
-    free(text);
     convert(model, out, "bf16");
     check_tokenizers(model, out);
+}
+
+/* The stages of tokenizer.json in another form: a space is put before every text, or none. */
+static json_t *with_metaspace(json_t *root, const char *scheme)
+{
+    json_object_set_new(root, "normalizer", json_null());
+    json_object_set_new(root, "pre_tokenizer",
+                        json_pack("{s:s, s:s, s:s, s:b}", "type", "Metaspace", "replacement",
+                                  "\xe2\x96\x81", "prepend_scheme", scheme, "split", 0));
+    return root;
+}
+
+static void merges_become_scores(void)
+{
+    const char *out = in_tmpdir("scored.gguf");
+    const char *source = DATA "mixtral-tiny";
+    const char *models[] = {
+        model_with(source, "scored", load_tokenizer("llama", true)),
+        model_with(source, "always", with_metaspace(load_tokenizer("llama", true), "always")),
+        model_with(source, "never", with_metaspace(load_tokenizer("llama", true), "never")),
+    };
+    struct mp_tokenizer *tok;
+
+    for (size_t i = 0; i < MP_ARRAY_LEN(models); i++) {
+        convert(models[i], out, "bf16");
+        check_tokenizers(models[i], out);
+    }
+    CHECK_EQ(mp_tokenizer_load(out, &tok), MP_OK);
+    CHECK(mp_tokenizer_is_special(tok, 0) && mp_tokenizer_is_special(tok, 1));
+    mp_tokenizer_destroy(tok);
 }
 
 int main(void)
@@ -351,6 +360,7 @@ int main(void)
     RUN(threads_change_nothing);
     RUN(the_tokenizer_is_the_directorys);
     RUN(marked_spaces_stay);
+    RUN(merges_become_scores);
     mp_pool_destroy(pool);
     return 0;
 }
