@@ -2,7 +2,8 @@
  * Memory of a device that experts cannot have: what the driver takes for a context
  * (tests/device/fakecuda, FAKECUDA_CONTEXT), and what cuBLAS takes for a handle besides the
  * workspace that it is given (tests/device/fakecublas, FAKECUBLAS_MEMORY), which no plan knows. An
- * automatic budget leaves room for both.
+ * automatic budget leaves room for both; where one that is given does not, the project's kernels
+ * multiply instead of cuBLAS, or cuBLAS, if it was asked for, is refused by name.
  */
 #include <string.h>
 
@@ -23,7 +24,7 @@
 #define HANDLE (24 * MIB) /* each of two streams has one */
 
 static struct mp_settings settings;
-static char warning[1024];
+static char warning[1024], without[1024];
 
 static void keep_line(void *ctx, enum mp_log_level level, const char *line)
 {
@@ -31,9 +32,12 @@ static void keep_line(void *ctx, enum mp_log_level level, const char *line)
     mp_test_expected_errors += level == MP_LOG_ERROR;
     if (level == MP_LOG_WARN)
         snprintf(warning, sizeof(warning), "%s", line);
+    if (level == MP_LOG_INFO && strstr(line, "own kernels multiply instead") != NULL)
+        snprintf(without, sizeof(without), "%s", line);
 }
 
-static void open_session(struct mp_session *session)
+static enum mp_status try_session(struct mp_share budget, enum mp_gemm_choice gemm,
+                                  struct mp_session *session)
 {
     const struct mp_session_config config = { .model = MODEL,
                                               .sequences = 1,
@@ -45,10 +49,11 @@ static void open_session(struct mp_session *session)
     snprintf(settings.run.cache_dir, sizeof(settings.run.cache_dir), "none");
     settings.run.ctx = 64;
     settings.run.prefill_tokens = 32;
-    settings.run.budget = (struct mp_share){ .kind = MP_SHARE_AUTO };
+    settings.run.budget = budget;
+    settings.gemm.choice = gemm;
     settings.run.probe = MP_PROBE_OFF;
     settings.pool.threads = 2;
-    CHECK_EQ(mp_session_open(&settings, &config, session), MP_OK);
+    return mp_session_open(&settings, &config, session);
 }
 
 /* With a prompt of enough tokens for cuBLAS. */
@@ -91,7 +96,8 @@ static void an_automatic_budget_leaves_room_for_handles(void)
     const struct mp_memory_plan *m = &session.memory;
     uint64_t margin, left;
 
-    open_session(&session);
+    CHECK_EQ(try_session((struct mp_share){ .kind = MP_SHARE_AUTO }, MP_GEMM_AUTO, &session),
+             MP_OK);
     CHECK_EQ(m->device_free_bytes, m->device_total_bytes - CONTEXT);
     CHECK(m->smallest_bytes < m->budget_bytes && m->budget_bytes < m->full_bytes);
     generate(&session);
@@ -106,8 +112,33 @@ static void an_automatic_budget_leaves_room_for_handles(void)
     check_nothing_lives();
 }
 
+/* Two handles that take all of the device but less than the experts are given. */
+static void a_given_budget_goes_before_handles(void)
+{
+    const struct mp_share all = { .kind = MP_SHARE_PPM, .amount = 1000000 };
+    struct mp_session session;
+
+    CHECK_EQ(setenv("FAKECUBLAS_MEMORY", "83886080", 1), 0);
+    CHECK_STR(without, "");
+    CHECK_EQ(try_session(all, MP_GEMM_AUTO, &session), MP_OK);
+    CHECK_EQ(session.memory.budget_bytes, session.memory.full_bytes);
+    CHECK_STR(mp_gemm_name(session.engine->device->gemm), "own");
+    CHECK(strstr(without, "cuBLAS leaves ") != NULL);
+    generate(&session);
+    mp_session_close(&session);
+    check_nothing_lives();
+
+    CHECK_EQ(try_session(all, MP_GEMM_CUBLAS, &session), MP_ERR_NO_MEMORY);
+    CHECK_STR(mp_error_last()->code, "E_DEVICE_ROOM");
+    CHECK(strstr(mp_error_last()->text, "--cuda-gemm own") != NULL);
+    check_nothing_lives();
+}
+
 int main(void)
 {
+    const struct mp_log_config log = { .levels = "info" };
+
+    CHECK_EQ(mp_log_init(&log), 0);
     mp_log_set_sink(keep_line, NULL);
     CHECK_EQ(setenv("FAKECUDA_GRANULE", "65536", 1), 0);
     CHECK_EQ(setenv("FAKECUDA_MEMORY", "671088640", 1), 0); /* 640 MiB */
@@ -115,5 +146,6 @@ int main(void)
     CHECK_EQ(setenv("FAKECUBLAS_MEMORY", "25165824", 1), 0);
     find_fake();
     RUN(an_automatic_budget_leaves_room_for_handles);
+    RUN(a_given_budget_goes_before_handles);
     return 0;
 }

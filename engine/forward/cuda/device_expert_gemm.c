@@ -7,8 +7,11 @@
  * The choice depends only on the expert's rows, so the bits do not depend on budgets or on what
  * else is ready. Scratch is reused in order on the same stream.
  */
+#include <inttypes.h>
+
 #include "engine/forward/cuda/device.h"
 #include "vmm/base/assert.h"
+#include "vmm/base/error.h"
 
 /* Streams with products: of the executors that are no CPU. */
 static uint32_t count_streams(void)
@@ -71,6 +74,41 @@ static enum mp_status make_scratch(struct mp_device *device)
     return mp_gemm_forgive(device->gemm, status);
 }
 
+/* Experts cannot take more than they are. */
+static uint64_t wanted_bytes(const struct mp_engine_config *c)
+{
+    uint64_t bytes = 0;
+
+    for (uint32_t u = 0; u < c->weights->unit_count; u++) {
+        for (uint32_t i = 0; i < c->weights->units[u].piece_count; i++)
+            bytes += c->weights->units[u].pieces[i].bytes;
+    }
+    return c->budget_bytes < bytes ? c->budget_bytes : bytes;
+}
+
+/* What cuBLAS takes for itself is known only now, where the experts' memory is not yet taken. */
+static enum mp_status leave_room(struct mp_device *device)
+{
+    const uint64_t budget_bytes = wanted_bytes(&device->engine->config);
+    struct mp_backend *backend = device->engine->backend;
+    uint64_t free_bytes, total_bytes;
+    enum mp_status status;
+
+    if (mp_gemm_tokens_min(device->gemm) == UINT32_MAX)
+        return MP_OK;
+    status = backend->ops->memory_info(backend, MP_TIER_DEVICE, &free_bytes, &total_bytes);
+    if (status == MP_OK && free_bytes < budget_bytes)
+        status =
+            mp_fail(MP_ERR_NO_MEMORY, "E_DEVICE_ROOM",
+                    "cuBLAS leaves %" PRIu64 " of %" PRIu64 " bytes of the device, but experts "
+                    "are to have %" PRIu64 "; lower --budget, or do without: --cuda-gemm own",
+                    free_bytes, total_bytes, budget_bytes);
+    if (status == MP_OK)
+        return MP_OK;
+    mp_device_expert_gemm_close(device);
+    return mp_gemm_forgive(device->gemm, status);
+}
+
 enum mp_status mp_device_expert_gemm_open(struct mp_device *device)
 {
     const struct mp_engine_config *c = &device->engine->config;
@@ -80,7 +118,9 @@ enum mp_status mp_device_expert_gemm_open(struct mp_device *device)
         if (!device->queues[i].on_cpu)
             status = mp_gemm_use(device->gemm, device->queues[i].stream);
     }
-    return status == MP_OK ? make_scratch(device) : status;
+    if (status == MP_OK)
+        status = make_scratch(device);
+    return status == MP_OK ? leave_room(device) : status;
 }
 
 void mp_device_expert_gemm_close(struct mp_device *device)
