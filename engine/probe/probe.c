@@ -30,7 +30,7 @@
 #define QUIET_MS 30000
 #define CHILDREN_MAX 8
 #define CACHE_BYTES_MAX 65536
-#define FORMAT "moepager probe 1"
+#define FORMAT "moepager probe 2" /* 2: costs are by events, over batches of launches */
 
 extern char **environ;
 

@@ -196,6 +196,22 @@ static void fill(struct mp_probe *probe)
         probe->value[i] = i == 3 ? NAN : 0.5 + i;
 }
 
+/* The file is of an earlier version, whose costs were measured otherwise; all else is the same. */
+static void make_older(const char *path)
+{
+    static char text[65536];
+    FILE *file = fopen(path, "r+");
+    char *version;
+
+    CHECK(file != NULL);
+    text[fread(text, 1, sizeof(text) - 1, file)] = '\0';
+    version = strstr(text, "moepager probe 2");
+    CHECK(version != NULL);
+    CHECK_EQ(fseek(file, version - text + (long)strlen("moepager probe "), SEEK_SET), 0);
+    fputc('1', file);
+    CHECK_EQ(fclose(file), 0);
+}
+
 static void kept_and_found_again(void)
 {
     const struct mp_probe_shape other = { .hidden = 64, .channels = 33 }, none = { .hidden = 0 };
@@ -215,6 +231,11 @@ static void kept_and_found_again(void)
     CHECK(isnan(again.value[MP_PROBE_COPY_4M_1]));
     forget(&probe);
     CHECK(!mp_probe_load(dir, probe.uuid, 13000, &none, &again));
+    CHECK(mp_probe_store(dir, &probe));
+    snprintf(path, sizeof(path), "%s/probe-GPU-------x-13000-64x32.json", dir);
+    make_older(path);
+    CHECK(!mp_probe_load(dir, probe.uuid, 13000, &shape, &again));
+    forget(&probe);
     CHECK(!mp_probe_load(dir, probe.uuid, 13010, &shape, &again));
     CHECK(!mp_probe_load(dir, probe.uuid, 13000, &other, &again));
     CHECK(!mp_probe_load("none", probe.uuid, 13000, &shape, &again));
@@ -225,7 +246,7 @@ static void kept_and_found_again(void)
     snprintf(path, sizeof(path), "%s/probe-GPU-------x-13000-64x32.json", dir);
     file = fopen(path, "w");
     CHECK(file != NULL);
-    fputs("{\"format\": \"moepager probe 1\", \"device\": \"x\", \"values\": 3}", file);
+    fputs("{\"format\": \"moepager probe 2\", \"device\": \"x\", \"values\": 3}", file);
     CHECK_EQ(fclose(file), 0);
     CHECK(!mp_probe_load(dir, probe.uuid, 13000, &shape, &again));
     CHECK_EQ(mp_error_last()->status, MP_OK);
