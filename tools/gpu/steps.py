@@ -120,11 +120,20 @@ def laws(run):
     run.row("driver's laws", "ok" if code == 0 else "WRONG", figure)
 
 
+def tensor_is_right(text):
+    """Did check_kernels launch all kernels for tensor cores, and find each within its tolerance?"""
+    right = {line.split()[0] for line in text.splitlines()
+             if line.startswith("mp_tensor_") and " 0 wrong" in line and " 0 cases" not in line}
+    return right == {f"mp_tensor_{kind}{name}" for kind in ("", "up_", "down_")
+                     for name in ("bf16", "f16")}
+
+
 def kernels(run):
     few = ["--few"] if run.args.dry_run else []
     program = run.bin / "gpu_check_kernels"
     code, text = run.command([program, str(run.args.device), *few], 60, (0, 1))
     run.row("bits as on the CPU", "ok" if code == 0 else "WRONG", text.strip().splitlines()[-1])
+    run.data["tensor"] = tensor_is_right(text)
     for line in text.splitlines():
         if line.startswith("mp_") and " 0 wrong" not in line:
             run.row(line.split()[0], "WRONG", line.split(None, 1)[1])
@@ -304,13 +313,21 @@ def graph(run):
 
 # ---- the model at several budgets
 
-def plan(dry_run):
+def gemms(run):
+    """Ways to multiply many tokens. Tensor cores only where `kernels` has found them right."""
+    if run.kept["data"].get("kernels", {}).get("tensor"):
+        return ("own", "cublas", "tensor")
+    run.row("prefill, tensor", "", "left out: check_kernels has not found these kernels right here")
+    return ("own", "cublas")
+
+
+def plan(run):
     """(configuration, batch, prompt, budgets): one process each, the most telling first."""
-    if dry_run:
+    if run.args.dry_run:
         return [(name, 1, PROMPT, (100, 50)) for name in CONFIGS] + [
-            (gemm, 1, 16, (100,)) for gemm in ("own", "cublas")]
+            (gemm, 1, 16, (100,)) for gemm in gemms(run)]
     return ([(name, 1, PROMPT, (100, 25)) for name in CONFIGS]
-            + [(gemm, 1, PREFILL, (100, 25)) for gemm in ("own", "cublas")]
+            + [(gemm, 1, PREFILL, (100, 25)) for gemm in gemms(run)]
             + [(name, 8, PROMPT, (100, 25)) for name in CONFIGS]
             + [(name, batch, PROMPT, (50, 12)) for batch in (1, 8) for name in CONFIGS])
 
@@ -422,7 +439,7 @@ def model(run):
     else:
         run.row("routing", "", f"{trace.name}; hot: table of the steps that are replayed")
     cells = run.data.setdefault("cells", {})
-    for name, batch, prompt, budgets in plan(run.args.dry_run):
+    for name, batch, prompt, budgets in plan(run):
         missing = [b for b in budgets if key_of(name, batch, prompt, b) not in cells]
         if missing:
             run.attempt(f"{name}, batch {batch}, prompt {prompt}", lambda: bench(

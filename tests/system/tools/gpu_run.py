@@ -235,9 +235,29 @@ def verdicts():
     check(f"a call takes {seconds} s", seconds <= 570)
 
 
+def tensor_cores_are_earned():
+    """Their cell is there only where check_kernels has launched all six kernels and found them right."""
+    names = [f"mp_tensor_{kind}{name}" for kind in ("", "up_", "down_") for name in ("bf16", "f16")]
+    lines = [f"{name:20}    4 cases, 0 wrong, 1.5 % of the tolerance\n" for name in names]
+
+    def cells(text, said=None):
+        kept = {"kernels": {"tensor": steps.tensor_is_right(text)}} if text is not None else {}
+        run = SimpleNamespace(args=SimpleNamespace(dry_run=False), kept={"data": kept},
+                              row=lambda *row: said is None or said.append(row[2]))
+        return [cell for cell in steps.plan(run) if cell[0] == "tensor"]
+
+    said = []
+    check("left out", len(cells("".join(lines), said)) == 1 and not said, said)
+    check("not checked", not cells(None, said) and "left out" in said[0], said)
+    check("one of them is missing", not cells("".join(lines[1:])))
+    check("wrong", not cells("".join(lines[1:]) + lines[0].replace("0 wrong", "1 wrong")))
+    check("no case of one", not cells("".join(lines[1:]) + lines[0].replace("4 cases", "0 cases")))
+
+
 def short(folder):
     bundle = Bundle(stand_ins(folder / "stand-ins"), folder)
     verdicts()
+    tensor_cores_are_earned()
     for case in (a_step_that_hangs, json_with_company, a_cell_that_fails, a_full_disk,
                  an_end_from_outside, no_driver):
         print(case.__name__, flush=True)
@@ -262,7 +282,7 @@ def everything(build, folder):
     print(text)
     check(f"the dry run ended with {code}", code == 0, text)
     for part in ("8 of 8 settings", "<= 1.02", ">= 0.85 of copy", "cost/static <= 1.02",
-                 "% graphs)", "prefill, own", "driver's error codes", " 0 wrong", "on the device: took part | ok", "CPU: took part | ok",
+                 "% graphs)", "prefill, own", "prefill, tensor b1 p16 100 |", "driver's error codes", " 0 wrong", "on the device: took part | ok", "CPU: took part | ok",
                  "on the device: text | ok", "CPU: text | ok"):
         check(f"no '{part}' in the table", part in rows, text)
     check("wrote into the bundle", files(bundle.folder) == before)
