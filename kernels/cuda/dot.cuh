@@ -25,6 +25,9 @@ struct mp_tile {
     uint32_t x_at[MP_TILE_TOKENS]; /* elements from x */
     const MP_GLOBAL float *norm;   /* where activations are normed as they are read: its weights */
     const float *scale;            /* and the factors of tokens, mp_norm_scale() */
+    int again;                     /* constant: these weights are read again soon */
+    int asks;                      /* ask for weights before they are wanted, also for those of */
+    uint32_t next;                 /* the rows so many bytes further on; 0: not */
 };
 
 /* 8 weights as they are in memory */
@@ -44,15 +47,16 @@ MP_DEVICE int mp_tile_is_fast(uint64_t w, uint64_t w_stride, uint64_t x, uint32_
     return ((w | w_stride | x) % 16 | x_stride % 4 | cols % 8) == 0;
 }
 
-MP_DEVICE void mp_load_eight(struct mp_eight *to, const int type, const MP_GLOBAL char *at)
+MP_DEVICE void mp_load_eight(struct mp_eight *to, const int type, const MP_GLOBAL char *at,
+                             const int again)
 {
-    const struct mp_words a = mp_load_once(at);
+    const struct mp_words a = again ? mp_load(at) : mp_load_once(at);
 
     MP_UNROLL
     for (int i = 0; i < 4; i++)
         to->word[i] = a.word[i];
     if (type == MP_WTYPE_F32) {
-        const struct mp_words b = mp_load_once(at + 16);
+        const struct mp_words b = again ? mp_load(at + 16) : mp_load_once(at + 16);
 
         MP_UNROLL
         for (int i = 0; i < 4; i++)
@@ -83,7 +87,29 @@ MP_DEVICE void mp_tile_load(struct mp_eight *to, const struct mp_tile *tile, con
     MP_UNROLL
     for (int r = 0; r < rows; r++)
         mp_load_eight(&to[r], type,
-                      tile->w[r * 2 / rows] + (tile->w_at[r] + c * mp_type_bytes(type)));
+                      tile->w[r * 2 / rows] + (tile->w_at[r] + c * mp_type_bytes(type)),
+                      tile->again);
+}
+
+/* Ask for `steps` steps of columns [c, end) of rows `further` bytes behind these: a line by a lane.
+ */
+MP_DEVICE void mp_tile_ask(const struct mp_tile *tile, const int type, const int rows,
+                           const int steps, uint32_t c, uint32_t end, uint32_t further)
+{
+    const uint32_t step_lines = MP_STEP_COLS * mp_type_bytes(type) / MP_LINE_BYTES;
+    const uint32_t lines = (uint32_t)steps * step_lines; /* of a row */
+    const uint32_t lane = mp_here(mp_lane()), r = lane / lines;
+    const MP_GLOBAL char *at = tile->w[0];
+
+    c += lane % lines * (MP_LINE_BYTES / mp_type_bytes(type));
+    further += tile->w_at[0];
+    MP_UNROLL
+    for (int i = 1; i < rows; i++) {
+        at = r == (uint32_t)i ? tile->w[i * 2 / rows] : at;
+        further += r == (uint32_t)i ? tile->w_at[i] - tile->w_at[0] : 0;
+    }
+    if (r < (uint32_t)rows && c < end)
+        mp_ask(at + (further + c * mp_type_bytes(type)));
 }
 
 /* Token t's activations at x_at, normed or as they are. */
@@ -128,10 +154,6 @@ MP_DEVICE void mp_tile_add(float *sum, const struct mp_eight *w, const struct mp
     }
 }
 
-/* Whether weights of the next step are on their way while one is computed. */
-#define MP_AHEAD(type, rows, tokens) \
-    ((type) != MP_WTYPE_F32 && (rows) == 2 && ((tokens) == 2 || (tokens) == 8))
-
 /*
  * The dot product of row r with token t over columns [first, end), rows * tokens <= 32 of them:
  * lane l returns that of r * tokens + t = l / (32 / (rows * tokens)). total = start + the sum of
@@ -142,7 +164,6 @@ MP_DEVICE float mp_tile_dot(const struct mp_tile *tile, const int type, const in
                             const int rows, const int tokens, uint32_t part, uint32_t first,
                             uint32_t end, float start)
 {
-    const int ahead = MP_AHEAD(type, rows, tokens);
     const uint32_t step = 8 * mp_lane();
     uint32_t part_end = first + part;
     struct mp_eight w[MP_TILE_ROWS];
@@ -154,26 +175,17 @@ MP_DEVICE float mp_tile_dot(const struct mp_tile *tile, const int type, const in
     MP_UNROLL
     for (int i = 0; i < rows * 8; i++)
         w[i / 8].word[i % 8] = 0;
-    if (ahead && first + step < end)
-        mp_tile_load(w, tile, type, rows, first + step);
+    if (tile->asks && tile->next > 0)
+        mp_tile_ask(tile, type, rows, MP_ASK_STEPS, first, end, tile->next);
     MP_NO_UNROLL
     for (uint32_t c = first; c < end;
          c += MP_STEP_COLS) { /* all lanes, because they meet in the sum */
-        struct mp_eight next[MP_TILE_ROWS];
-
-        MP_UNROLL
-        for (int i = 0; i < rows * 8; i++)
-            next[i / 8].word[i % 8] = w[i / 8].word[i % 8];
-        if (ahead && c + MP_STEP_COLS + step < end)
-            mp_tile_load(next, tile, type, rows, c + MP_STEP_COLS + step);
+        if (tile->asks)
+            mp_tile_ask(tile, type, rows, 1, c + MP_ASK_STEPS * MP_STEP_COLS, end, 0);
         if (c + step < end) {
-            if (!ahead)
-                mp_tile_load(w, tile, type, rows, c + step);
+            mp_tile_load(w, tile, type, rows, c + step);
             mp_tile_add(sum, w, tile, type, normed, rows, tokens, c + step);
         }
-        MP_UNROLL
-        for (int i = 0; ahead && i < rows * 8; i++)
-            w[i / 8].word[i % 8] = next[i / 8].word[i % 8];
         if (c + MP_STEP_COLS >= mp_min(part_end, end)) {
             part_end += part;
             start = start + mp_warp_sums(sum, (uint32_t)(rows * tokens));

@@ -6,21 +6,17 @@
 #include "kernels/cuda/work.cuh"
 
 /* act for rows / 2 channels and rows [i, i + tokens) of expert e */
-MP_DEVICE void mp_expert_up_tile(const struct mp_cuda_experts *p, const struct mp_cuda_expert *e,
-                                 const int type, const int rows, const int tokens, uint32_t channel,
-                                 uint32_t i)
+MP_DEVICE void mp_expert_up_tile(const struct mp_cuda_experts *p,
+                                 const MP_GLOBAL struct mp_cuda_expert *e, const int type,
+                                 const int rows, const int tokens, uint32_t channel, uint32_t i,
+                                 const int again, int asks, int more)
 {
     const uint32_t lanes = MP_LANES / (uint32_t)(rows * tokens);
-    const uint32_t index = mp_lane() / lanes;
-    const uint32_t c = mp_here(channel) + index / (uint32_t)tokens;
-    const uint32_t t = i + index % (uint32_t)tokens;
     const uint64_t stride = (uint64_t)p->hidden * mp_type_bytes(type);
+    const uint32_t from = mp_min(mp_here(channel), e->channels - 1);
+    uint32_t index, c, t; /* of the dot product that this lane gets */
     struct mp_tile tile;
-    uint32_t from;
     float gate, up;
-
-    channel = mp_here(channel);
-    from = mp_min(channel, e->channels - 1);
 
     MP_UNROLL
     for (int r = 0; r < rows; r++)
@@ -32,15 +28,23 @@ MP_DEVICE void mp_expert_up_tile(const struct mp_cuda_experts *p, const struct m
     MP_UNROLL
     for (int k = 0; k < tokens; k++)
         tile.x_at[k] = mp_expert_x(p, e, mp_min(i + k, e->count - 1));
+    tile.again = again;
+    tile.asks = asks;
+    tile.next = more && from + rows / 2 < e->channels ? rows / 2 * (uint32_t)stride : 0;
     gate = mp_tile_dot(&tile, type, 0, rows, tokens, MP_DOT_PART_COLS(p->hidden), 0, p->hidden, 0);
     up = mp_shuffle_xor_float(gate, 16); /* the lower 16 lanes have gates, the others ups */
+    mp_forget();
+    index = mp_here(mp_lane()) / lanes;
+    c = channel + index / (uint32_t)tokens;
+    t = i + index % (uint32_t)tokens;
     if (mp_lane() < 16 && mp_lane() % lanes == 0 && c < e->channels && t < e->count)
         mp_expert_act(p, e, c, t, gate, up);
 }
 
 /* The same for operands that are not aligned. */
-MP_DEVICE void mp_expert_up_slow(const struct mp_cuda_experts *p, const struct mp_cuda_expert *e,
-                                 const int type, uint32_t channel, uint32_t i)
+MP_DEVICE void mp_expert_up_slow(const struct mp_cuda_experts *p,
+                                 const MP_GLOBAL struct mp_cuda_expert *e, const int type,
+                                 uint32_t channel, uint32_t i)
 {
     const uint64_t stride = (uint64_t)p->hidden * mp_type_bytes(type);
     const uint32_t part = MP_DOT_PART_COLS(p->hidden);
@@ -64,9 +68,10 @@ MP_DEVICE void mp_expert_up_slow(const struct mp_cuda_experts *p, const struct m
 }
 
 /* rank for `rows` output rows and rows [i, i + tokens) of expert e */
-MP_DEVICE void mp_expert_down_tile(const struct mp_cuda_experts *p, const struct mp_cuda_expert *e,
-                                   const int type, const int rows, const int tokens, uint32_t row,
-                                   uint32_t i)
+MP_DEVICE void mp_expert_down_tile(const struct mp_cuda_experts *p,
+                                   const MP_GLOBAL struct mp_cuda_expert *e, const int type,
+                                   const int rows, const int tokens, uint32_t row, uint32_t i,
+                                   const int again, int asks, int more)
 {
     const uint32_t lanes = MP_LANES / (uint32_t)(rows * tokens);
     const uint32_t index = mp_lane() / lanes;
@@ -87,14 +92,18 @@ MP_DEVICE void mp_expert_down_tile(const struct mp_cuda_experts *p, const struct
     MP_UNROLL
     for (int k = 0; k < tokens; k++)
         tile.x_at[k] = mp_min(k, e->count - 1 - i) * p->channels;
+    tile.again = again;
+    tile.asks = asks;
+    tile.next = more && from + 2 * rows <= p->hidden ? rows * (uint32_t)stride : 0;
     sum = mp_tile_dot(&tile, type, 0, rows, tokens, MP_STEP_COLS, 0, e->channels, sum);
     if (mine)
         *to = sum;
 }
 
 /* The same for operands that are not aligned. */
-MP_DEVICE void mp_expert_down_slow(const struct mp_cuda_experts *p, const struct mp_cuda_expert *e,
-                                   const int type, uint32_t row, uint32_t i)
+MP_DEVICE void mp_expert_down_slow(const struct mp_cuda_experts *p,
+                                   const MP_GLOBAL struct mp_cuda_expert *e, const int type,
+                                   uint32_t row, uint32_t i)
 {
     const uint64_t stride = (uint64_t)e->channels * mp_type_bytes(type);
 
@@ -116,28 +125,35 @@ MP_DEVICE void mp_expert_down_slow(const struct mp_cuda_experts *p, const struct
     }
 }
 
+/* Of an expert with up to 8 rows, at a time; and how often that is. */
+#define MP_EXPERT_FEW(type) ((type) == MP_WTYPE_F32 ? 2 : 4)
+#define MP_EXPERT_PASSES(type) (MP_TILE_TOKENS / MP_EXPERT_FEW(type))
+
 /*
- * EACH(rows of weights, rows of the expert, the first of the former and of the latter) for the
- * warp's four rows of weights and up to eight of the expert. `most`: an expert has 1, or up to 8,
- * or any number; the first two keep to 64 registers, and read weights again for more than four.
+ * EACH(rows of weights, rows of the expert, the first of the former and of the latter; are these
+ * weights read again soon; ask ahead; are there more of them) for the warp's four rows of weights
+ * and up to eight of the expert. `most`: an expert has 1, or up to 8, or any number; the first two
+ * keep to 64 registers, and find weights in the first-level cache for all but the first few.
  */
-#define MP_EXPERT_TILES(left, most, EACH)                               \
-    do {                                                                \
-        if ((most) == 1 || (left) == 1) {                               \
-            EACH(4, 1, 0, 0);                                           \
-        } else if ((most) == 8) {                                       \
-            MP_NO_UNROLL                                                \
-            for (uint32_t cut = 0; cut < 2 * (((left) + 3) / 4); cut++) \
-                EACH(2, MP_EXPERT_FEW(type), cut % 2 * 2, cut / 2 * 4); \
-        } else if ((left) == 2 && type != MP_WTYPE_F32) {               \
-            EACH(4, 2, 0, 0);                                           \
-        } else if ((left) <= 4 && type != MP_WTYPE_F32) {               \
-            EACH(4, 4, 0, 0);                                           \
-        } else {                                                        \
-            EACH(4, 8, 0, 0);                                           \
-        }                                                               \
+#define MP_EXPERT_TILES(left, most, EACH)                                                  \
+    do {                                                                                   \
+        if ((most) == 1 || (left) == 1) {                                                  \
+            EACH(4, 1, 0, 0, 0, 0, 0);                                                     \
+        } else if ((most) == 8) {                                                          \
+            MP_NO_UNROLL                                                                   \
+            for (uint32_t cut = 0; cut < 2 * MP_EXPERT_PASSES(type); cut++)                \
+                if (cut % MP_EXPERT_PASSES(type) * MP_EXPERT_FEW(type) < (left))           \
+                    EACH(2, MP_EXPERT_FEW(type), cut / MP_EXPERT_PASSES(type) * 2,         \
+                         cut % MP_EXPERT_PASSES(type) * MP_EXPERT_FEW(type), 1,            \
+                         cut % MP_EXPERT_PASSES(type) == 0, cut < MP_EXPERT_PASSES(type)); \
+        } else if ((left) == 2 && type != MP_WTYPE_F32) {                                  \
+            EACH(4, 2, 0, 0, 0, 0, 0);                                                     \
+        } else if ((left) <= 4 && type != MP_WTYPE_F32) {                                  \
+            EACH(4, 4, 0, 0, 0, 0, 0);                                                     \
+        } else {                                                                           \
+            EACH(4, 8, 0, 0, 0, 0, 0);                                                     \
+        }                                                                                  \
     } while (0)
-#define MP_EXPERT_FEW(type) 4
 
 /* The rows of an expert that a block begins with, and those after rows i. */
 MP_DEVICE uint32_t mp_expert_first(const int most)
@@ -152,42 +168,42 @@ MP_DEVICE uint32_t mp_expert_next(const int most, uint32_t i)
 
 MP_DEVICE void mp_experts_up(const struct mp_cuda_experts *p, const int type, const int most)
 {
-    const struct mp_cuda_expert e = mp_expert_of(p);
+    const MP_GLOBAL struct mp_cuda_expert *e = mp_expert_of(p);
     const uint32_t channel = mp_block_x() * MP_EXPERT_UP_CHANNELS + mp_warp() * (MP_TILE_ROWS / 2);
-    const int fast = mp_tile_is_fast(e.gate | e.up, (uint64_t)p->hidden * mp_type_bytes(type), p->x,
-                                     p->x_stride, p->hidden);
+    const int fast = mp_tile_is_fast(e->gate | e->up, (uint64_t)p->hidden * mp_type_bytes(type),
+                                     p->x, p->x_stride, p->hidden);
 
-    if (channel >= e.channels)
+    if (channel >= e->channels)
         return;
     MP_NO_UNROLL
-    for (uint32_t i = mp_expert_first(most); i < e.count; i = mp_expert_next(most, i)) {
-#define UP(rows, tokens, row, token) \
-    mp_expert_up_tile(p, &e, type, rows, tokens, channel + (row) / 2, i + (token))
+    for (uint32_t i = mp_expert_first(most); i < e->count; i = mp_expert_next(most, i)) {
+#define UP(rows, tokens, row, token, again, asks, more) \
+    mp_expert_up_tile(p, e, type, rows, tokens, channel + (row) / 2, i + (token), again, asks, more)
         if (fast)
-            MP_EXPERT_TILES(e.count - i, most, UP);
+            MP_EXPERT_TILES(e->count - i, most, UP);
         else
-            mp_expert_up_slow(p, &e, type, channel, i);
+            mp_expert_up_slow(p, e, type, channel, i);
 #undef UP
     }
 }
 
 MP_DEVICE void mp_experts_down(const struct mp_cuda_experts *p, const int type, const int most)
 {
-    const struct mp_cuda_expert e = mp_expert_of(p);
+    const MP_GLOBAL struct mp_cuda_expert *e = mp_expert_of(p);
     const uint32_t row = mp_block_x() * MP_EXPERT_DOWN_ROWS + mp_warp() * MP_TILE_ROWS;
-    const int fast = mp_tile_is_fast(e.down, (uint64_t)e.channels * mp_type_bytes(type), p->act,
-                                     p->channels, e.channels);
+    const int fast = mp_tile_is_fast(e->down, (uint64_t)e->channels * mp_type_bytes(type), p->act,
+                                     p->channels, e->channels);
 
     if (row >= p->hidden)
         return;
     MP_NO_UNROLL
-    for (uint32_t i = mp_expert_first(most); i < e.count; i = mp_expert_next(most, i)) {
-#define DOWN(rows, tokens, first, token) \
-    mp_expert_down_tile(p, &e, type, rows, tokens, row + (first), i + (token))
+    for (uint32_t i = mp_expert_first(most); i < e->count; i = mp_expert_next(most, i)) {
+#define DOWN(rows, tokens, first, token, again, asks, more) \
+    mp_expert_down_tile(p, e, type, rows, tokens, row + (first), i + (token), again, asks, more)
         if (fast)
-            MP_EXPERT_TILES(e.count - i, most, DOWN);
+            MP_EXPERT_TILES(e->count - i, most, DOWN);
         else
-            mp_expert_down_slow(p, &e, type, row, i);
+            mp_expert_down_slow(p, e, type, row, i);
 #undef DOWN
     }
 }
@@ -206,9 +222,9 @@ MP_DEVICE void mp_experts_down(const struct mp_cuda_experts *p, const int type, 
 MP_EXPERTS(1_f32, MP_WTYPE_F32, 1, 8)
 MP_EXPERTS(1_bf16, MP_WTYPE_BF16, 1, 10)
 MP_EXPERTS(1_f16, MP_WTYPE_F16, 1, 10)
-MP_EXPERTS(8_f32, MP_WTYPE_F32, 8, 5)
-MP_EXPERTS(8_bf16, MP_WTYPE_BF16, 8, 6)
-MP_EXPERTS(8_f16, MP_WTYPE_F16, 8, 6)
+MP_EXPERTS(8_f32, MP_WTYPE_F32, 8, 8)
+MP_EXPERTS(8_bf16, MP_WTYPE_BF16, 8, 8)
+MP_EXPERTS(8_f16, MP_WTYPE_F16, 8, 8)
 MP_EXPERTS(_f32, MP_WTYPE_F32, 0, 2)
 MP_EXPERTS(_bf16, MP_WTYPE_BF16, 0, 3)
 MP_EXPERTS(_f16, MP_WTYPE_F16, 0, 3)

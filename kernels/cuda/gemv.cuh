@@ -49,13 +49,30 @@ struct mp_gemv_cut {
     int split;
 };
 
-/* Rows `row` to row + rows, all tokens: stored, or a part of them put into shared memory. */
+MP_DEVICE struct mp_gemv_cut mp_gemv_cut_of(const struct mp_gemv *g, uint32_t block)
+{
+    const uint32_t row = block * MP_GEMV_BLOCK_ROWS(g->m.rows, g->m.cols);
+    const uint32_t part = MP_DOT_PART_COLS(g->m.cols);
+    const int split = MP_GEMV_IS_SPLIT(g->m.rows, g->m.cols);
+    const struct mp_gemv_cut cut = {
+        split ? row : row + mp_warp() * MP_TILE_ROWS,
+        split ? mp_min(mp_warp() * part, g->m.cols) : 0,
+        split ? mp_min((mp_warp() + 1) * part, g->m.cols) : g->m.cols,
+        split,
+    };
+
+    return cut;
+}
+
+/* Rows `add` to add + rows of those of the warp with tokens [first, first + tokens): stored, or a
+ * part of them put into shared memory. again: another call has the same rows. */
 MP_DEVICE void mp_gemv_tile(const struct mp_gemv *g, const int type, const int normed,
-                            const int rows, const int tokens, const struct mp_gemv_cut *cut,
-                            uint32_t add)
+                            const int rows, const int tokens, const int again, uint32_t block,
+                            uint32_t add, uint32_t first)
 {
     const uint32_t lanes = MP_LANES / (uint32_t)(rows * tokens);
-    const uint32_t row = mp_here(cut->row), end = mp_here(cut->end);
+    struct mp_gemv_cut cut = mp_gemv_cut_of(g, mp_here(block));
+    const uint32_t row = cut.row + add;
     uint32_t index, r, t; /* of the dot product that this lane gets */
     struct mp_tile tile;
     float y;
@@ -63,37 +80,49 @@ MP_DEVICE void mp_gemv_tile(const struct mp_gemv *g, const int type, const int n
     MP_UNROLL
     for (int i = 0; i < rows; i++)
         tile.w_at[i] =
-            mp_min((uint32_t)i, g->m.rows - 1 - row - add) * g->m.w_stride * mp_type_bytes(type);
-    tile.w[0] = tile.w[1] = mp_matmul_w(&g->m, type, row + add);
-    tile.x = mp_matmul_x(&g->m, 0);
+            mp_min((uint32_t)i, g->m.rows - 1 - row) * g->m.w_stride * mp_type_bytes(type);
+    tile.w[0] = tile.w[1] = mp_matmul_w(&g->m, type, row);
+    tile.x = mp_matmul_x(&g->m, first);
     tile.norm = g->norm;
-    tile.scale = g->scale;
+    tile.scale = normed ? g->scale + first : 0;
     MP_UNROLL
-    for (int i = 0; i < tokens; i++) {
-        const uint32_t token = mp_min((uint32_t)i, g->m.tokens - 1);
-
-        tile.x_at[i] = token * g->m.x_stride;
-    }
-    y = mp_tile_dot(&tile, type, normed, rows, tokens, MP_DOT_PART_COLS(g->m.cols), cut->first, end,
-                    0);
+    for (int i = 0; i < tokens; i++)
+        tile.x_at[i] = mp_min((uint32_t)i, g->m.tokens - 1 - first) * g->m.x_stride;
+    tile.again = again;
+    tile.asks = rows < MP_TILE_ROWS && first == 0;
+    tile.next = add + (uint32_t)rows < MP_TILE_ROWS && row + 2 * (uint32_t)rows <= g->m.rows
+                    ? (uint32_t)rows * g->m.w_stride * mp_type_bytes(type)
+                    : 0;
+    y = mp_tile_dot(&tile, type, normed, rows, tokens, MP_DOT_PART_COLS(g->m.cols), cut.first,
+                    cut.end, 0);
     if (mp_lane() % lanes != 0)
         return;
+    mp_forget();
+    cut = mp_gemv_cut_of(g, mp_here(block));
     index = mp_here(mp_lane()) / lanes;
     r = add + index / (uint32_t)tokens;
-    t = index % (uint32_t)tokens;
-    if (cut->split)
+    t = first + index % (uint32_t)tokens;
+    if (cut.split)
         ((float *)mp_shared())[(mp_warp() * MP_TILE_ROWS + r) * MP_TILE_TOKENS + t] = y;
-    else if (row + r < g->m.rows && t < g->m.tokens)
-        mp_matmul_store(&g->m, row + r, t, y);
+    else if (cut.row + r < g->m.rows && t < g->m.tokens)
+        mp_matmul_store(&g->m, cut.row + r, t, y);
 }
 
-/* The four rows of a cut, `rows` at a time: as many as registers hold with so many tokens. */
+/* The four rows of a warp with up to `tokens`: as many of both at a time as registers hold. The
+ * second four tokens find the rows in the first-level cache. */
 MP_DEVICE void mp_gemv_rows(const struct mp_gemv *g, const int type, const int normed,
-                            const int rows, const int tokens, const struct mp_gemv_cut *cut)
+                            const int tokens, uint32_t block)
 {
+    const int rows = MP_GEMV_ROWS(type, tokens), at_once = MP_GEMV_TOKENS(type, normed, tokens);
+    const uint32_t passes = (uint32_t)(tokens / at_once);
+
     MP_NO_UNROLL
-    for (uint32_t add = 0; add < MP_TILE_ROWS && cut->row + add < g->m.rows; add += (uint32_t)rows)
-        mp_gemv_tile(g, type, normed, rows, tokens, cut, add);
+    for (uint32_t i = 0; i < MP_TILE_ROWS / (uint32_t)rows * passes; i++) {
+        const uint32_t add = i / passes * (uint32_t)rows, first = i % passes * (uint32_t)at_once;
+
+        if (first < g->m.tokens && mp_gemv_cut_of(g, block).row + add < g->m.rows)
+            mp_gemv_tile(g, type, normed, rows, at_once, passes > 1, block, add, first);
+    }
 }
 
 /* Operands that are not aligned: a warp computes rows [row, end) for itself. */
@@ -135,23 +164,16 @@ MP_DEVICE void mp_gemv_block(const struct mp_gemv *g, const int type, const int 
 {
     const int fast = mp_matmul_is_fast(&g->m, type) && (!normed || (uint64_t)g->norm % 16 == 0);
     const int split = MP_GEMV_IS_SPLIT(g->m.rows, g->m.cols);
-    const uint32_t row = block * MP_GEMV_BLOCK_ROWS(g->m.rows, g->m.cols);
-    const uint32_t part = MP_DOT_PART_COLS(g->m.cols);
-    const struct mp_gemv_cut cut = {
-        split ? row : row + mp_warp() * MP_TILE_ROWS,
-        split ? mp_min(mp_warp() * part, g->m.cols) : 0,
-        split ? mp_min((mp_warp() + 1) * part, g->m.cols) : g->m.cols,
-        split,
-    };
+    const uint32_t row = mp_gemv_cut_of(g, block).row;
 
     if (!fast && split)
         mp_gemv_slow(g, type, normed, row + mp_warp(), mp_min(row + mp_warp() + 1, g->m.rows));
     else if (!fast)
-        mp_gemv_slow(g, type, normed, cut.row, mp_min(cut.row + MP_TILE_ROWS, g->m.rows));
-    else if (cut.row < g->m.rows)
-        mp_gemv_rows(g, type, normed, MP_GEMV_ROWS(type, tokens), tokens, &cut);
+        mp_gemv_slow(g, type, normed, row, mp_min(row + MP_TILE_ROWS, g->m.rows));
+    else
+        mp_gemv_rows(g, type, normed, tokens, block);
     if (fast && split)
-        mp_gemv_join(g, row);
+        mp_gemv_join(g, mp_gemv_cut_of(g, mp_here(block)).row);
 }
 
 #endif

@@ -15,6 +15,8 @@ MP_DEVICE void mp_matmul_tile(const struct mp_cuda_matmul *p, const int type, co
         tile.w_at[i] = mp_min((uint32_t)i, p->rows - 1 - row) * p->w_stride * mp_type_bytes(type);
     tile.w[0] = tile.w[1] = mp_matmul_w(p, type, row);
     tile.x = mp_matmul_x(p, token);
+    tile.again = tile.asks = 0;
+    tile.next = 0;
     MP_UNROLL
     for (int i = 0; i < tokens; i++)
         tile.x_at[i] = mp_min(i, p->tokens - 1 - token) * p->x_stride;

@@ -7,11 +7,15 @@
 
 #include "kernels/cuda/gemv.cuh"
 
-/* In shared memory: the factors of the tokens' norms, and the sums that they come of. */
+/* In shared memory: the factors of the tokens' norms, and the sums that they come of; what the
+ * block multiplies, so that it takes no registers. */
 struct mp_norms {
     float scale[MP_TILE_TOKENS];
     float part[MP_TILE_TOKENS * MP_NORM_PARTS];
+    struct mp_gemv gemv;
 };
+
+_Static_assert(sizeof(struct mp_norms) <= MP_PROJECT_SHARED - MP_GEMV_SHARED, "shared memory");
 
 MP_DEVICE void mp_norms_fill(struct mp_norms *norms, const struct mp_cuda_normed *in)
 {
@@ -26,9 +30,9 @@ MP_DEVICE void mp_norms_fill(struct mp_norms *norms, const struct mp_cuda_normed
     mp_sync();
 }
 
-/* The product of a matrix with them. */
-MP_DEVICE struct mp_gemv mp_part_gemv(const struct mp_cuda_normed *in,
-                                      const struct mp_cuda_part *part, const float *scale)
+/* The product of a matrix with them, once they are filled. */
+MP_DEVICE void mp_part_gemv(struct mp_norms *norms, const struct mp_cuda_normed *in,
+                            const struct mp_cuda_part *part)
 {
     struct mp_gemv g;
 
@@ -42,8 +46,8 @@ MP_DEVICE struct mp_gemv mp_part_gemv(const struct mp_cuda_normed *in,
     g.m.y_stride = part->rows;
     g.m.accumulate = 0;
     g.norm = (const MP_GLOBAL float *)in->norm;
-    g.scale = scale;
-    return g;
+    g.scale = norms->scale;
+    norms->gemv = g; /* by every thread, the same */
 }
 
 /* Behind what mp_gemv_block() uses of shared memory. */
@@ -59,7 +63,6 @@ MP_DEVICE void mp_project(const struct mp_cuda_project *p, const int type, const
     struct mp_norms *norms = mp_norms_shared();
     struct mp_cuda_part part = p->part[0];
     uint32_t block = mp_block_x();
-    struct mp_gemv g;
 
     if (block >= second) {
         part = p->part[2];
@@ -68,9 +71,9 @@ MP_DEVICE void mp_project(const struct mp_cuda_project *p, const int type, const
         part = p->part[1];
         block -= first;
     }
+    mp_part_gemv(norms, &p->in, &part);
     mp_norms_fill(norms, &p->in);
-    g = mp_part_gemv(&p->in, &part, norms->scale);
-    mp_gemv_block(&g, type, 1, tokens, block);
+    mp_gemv_block(&norms->gemv, type, 1, tokens, block);
 }
 
 #define MP_PROJECT(name, type, tokens)                                               \

@@ -215,11 +215,11 @@ MP_DEVICE void mp_route(const struct mp_cuda_route *p, const int type, const int
 {
     struct mp_norms *norms = mp_norms_shared();
     const struct mp_cuda_part part = { p->w, p->scores, 0, p->experts, 0 };
-    const struct mp_gemv g = mp_part_gemv(&p->in, &part, norms->scale);
 
+    mp_part_gemv(norms, &p->in, &part);
     mp_norms_fill(norms, &p->in);
     mp_route_input(p, norms);
-    mp_gemv_block(&g, type, 1, tokens, mp_block_x());
+    mp_gemv_block(&norms->gemv, type, 1, tokens, mp_block_x());
     if (!mp_is_last_block((MP_GLOBAL uint32_t *)p->turn, mp_blocks_x(), (uint32_t *)(norms + 1)))
         return;
     MP_NO_UNROLL

@@ -232,7 +232,8 @@ MP_DEVICE void mp_tensor(const struct mp_cuda_matmul *p, const int type)
 
 /* act for the tile's channels and rows [first, first + MP_TENSOR_TOKENS) of expert e. A warp has 8
  * channels: the first 8 of its rows of weights are gates, the others ups. */
-MP_DEVICE void mp_tensor_up_tile(const struct mp_cuda_experts *p, const struct mp_cuda_expert *e,
+MP_DEVICE void mp_tensor_up_tile(const struct mp_cuda_experts *p,
+                                 const MP_GLOBAL struct mp_cuda_expert *e,
                                  const int type, uint32_t first)
 {
     const uint32_t channel = mp_block_x() * MP_TENSOR_CHANNELS;
@@ -275,7 +276,8 @@ MP_DEVICE void mp_tensor_up_tile(const struct mp_cuda_experts *p, const struct m
 
 /* Where sum[i] of a tile that begins with row `first` of the expert belongs in rank; 0: nowhere. */
 MP_DEVICE MP_GLOBAL float *mp_tensor_rank(const struct mp_cuda_experts *p,
-                                          const struct mp_cuda_expert *e, uint32_t first, int i)
+                                          const MP_GLOBAL struct mp_cuda_expert *e,
+                                          uint32_t first, int i)
 {
     const uint32_t t = first + mp_tensor_token(i / 8, i % 4);
     const uint32_t r = mp_block_x() * MP_TENSOR_ROWS + mp_warp() * 16 + (uint32_t)i % 8 / 4 * 8 +
@@ -289,7 +291,8 @@ MP_DEVICE MP_GLOBAL float *mp_tensor_rank(const struct mp_cuda_experts *p,
 /* rank for the tile's output rows and rows [first, first + MP_TENSOR_TOKENS) of expert e. A further
  * slice goes on with the sums that the one before has left: so slices that are cut at multiples of
  * 16 channels have the bits of the whole. */
-MP_DEVICE void mp_tensor_down_tile(const struct mp_cuda_experts *p, const struct mp_cuda_expert *e,
+MP_DEVICE void mp_tensor_down_tile(const struct mp_cuda_experts *p,
+                                   const MP_GLOBAL struct mp_cuda_expert *e,
                                    const int type, uint32_t first)
 {
     const uint32_t row = mp_block_x() * MP_TENSOR_ROWS;
@@ -322,20 +325,20 @@ MP_DEVICE void mp_tensor_down_tile(const struct mp_cuda_experts *p, const struct
 
 MP_DEVICE void mp_tensor_up(const struct mp_cuda_experts *p, const int type)
 {
-    const struct mp_cuda_expert e = mp_expert_of(p);
+    const MP_GLOBAL struct mp_cuda_expert *e = mp_expert_of(p);
     const uint32_t first = mp_block_z() * MP_TENSOR_TOKENS;
 
-    if (mp_block_x() * MP_TENSOR_CHANNELS < e.channels && first < e.count)
-        mp_tensor_up_tile(p, &e, type, first);
+    if (mp_block_x() * MP_TENSOR_CHANNELS < e->channels && first < e->count)
+        mp_tensor_up_tile(p, e, type, first);
 }
 
 MP_DEVICE void mp_tensor_down(const struct mp_cuda_experts *p, const int type)
 {
-    const struct mp_cuda_expert e = mp_expert_of(p);
+    const MP_GLOBAL struct mp_cuda_expert *e = mp_expert_of(p);
     const uint32_t first = mp_block_z() * MP_TENSOR_TOKENS;
 
-    if (first < e.count)
-        mp_tensor_down_tile(p, &e, type, first);
+    if (first < e->count)
+        mp_tensor_down_tile(p, e, type, first);
 }
 
 /* Four blocks on one multiprocessor: at most 128 registers a thread. */

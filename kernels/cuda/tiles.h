@@ -11,6 +11,11 @@
 #define MP_TILE_TOKENS 8
 #define MP_STEP_COLS 256
 
+/* What it will read so many steps later is asked for, a line of the second-level cache by a lane.
+ */
+#define MP_ASK_STEPS 2
+#define MP_LINE_BYTES 128
+
 #define MP_GEMV_WARPS 4
 #define MP_GEMM_WARPS 4
 
@@ -23,19 +28,14 @@
 #define MP_DOT_PART_COLS(cols) \
     (((cols) + MP_DOT_PARTS * MP_STEP_COLS - 1) / (MP_DOT_PARTS * MP_STEP_COLS) * MP_STEP_COLS)
 
-/* Kernels for 1, 2, 4 and 8 tokens: rows that a warp multiplies at once, and blocks whose registers
- * a multiprocessor has: 10 of 48 registers a thread, 8 of 64, 7 of 72, 6 of 80, 5 of 96, 4 of 128,
- * 3 of 168. Of one more, assemblers spill (docs/kernels.md). */
-#define MP_GEMV_ROWS(type, tokens) ((tokens) == 1 ? 4 : (type) == MP_WTYPE_F32 ? 1 : 2)
-#define MP_GEMV_BY(tokens, one, two, four, eight) \
-    ((tokens) == 1 ? (one) : (tokens) == 2 ? (two) : (tokens) == 4 ? (four) : (eight))
-#define MP_GEMV_RESIDENT(type, normed, tokens)                     \
-    ((type) == MP_WTYPE_F32 ? MP_GEMV_RESIDENT_F32(normed, tokens) \
-                            : MP_GEMV_RESIDENT_16(normed, tokens))
-#define MP_GEMV_RESIDENT_F32(normed, tokens) \
-    ((normed) ? MP_GEMV_BY(tokens, 6, 7, 5, 4) : MP_GEMV_BY(tokens, 8, 8, 7, 6))
-#define MP_GEMV_RESIDENT_16(normed, tokens) \
-    ((normed) ? MP_GEMV_BY(tokens, 8, 8, 5, 3) : MP_GEMV_BY(tokens, 10, 8, 8, 4))
+/* Kernels for 1, 2, 4 and 8 tokens: rows and tokens that a warp multiplies at once, and blocks
+ * whose registers a multiprocessor has: 10 of 48 registers a thread, 8 of 64. */
+#define MP_GEMV_ROWS(type, tokens) \
+    ((tokens) > 1 && (type) == MP_WTYPE_F32 ? 1 : (tokens) > 1 || (type) == MP_WTYPE_F32 ? 2 : 4)
+#define MP_GEMV_TOKENS(type, normed, tokens) \
+    ((tokens) > 2 && ((normed) || (type) == MP_WTYPE_F32) ? 2 : (tokens) > 4 ? 4 : (tokens))
+#define MP_GEMV_RESIDENT(type, normed, tokens) \
+    ((type) != MP_WTYPE_F32 && !(normed) && (tokens) == 1 ? 10 : 8)
 
 /* GEMV: the four warps of a block share out the parts of four rows, or, where rows are many or
  * parts few, take four rows each. */
@@ -101,7 +101,7 @@
 #define MP_SAMPLE_SHARED (MP_SAMPLE_SUMS + 16 * MP_ARGMAX_THREADS + 32)
 #define MP_TENSOR_SHARED (2 * MP_TENSOR_STEP * 4)
 #define MP_GEMV_SHARED (MP_DOT_PARTS * MP_TILE_ROWS * MP_TILE_TOKENS * 4)
-#define MP_PROJECT_SHARED (MP_GEMV_SHARED + MP_TILE_TOKENS * (4 + MP_NORM_SHARED))
+#define MP_PROJECT_SHARED (MP_GEMV_SHARED + MP_TILE_TOKENS * (4 + MP_NORM_SHARED) + 96)
 #define MP_RESOLVE_SHARED (MP_RESOLVE_EXPERTS / MP_LANES * 12)
 #define MP_ROUTE_SHARED \
     (MP_PROJECT_SHARED + 4 > MP_RESOLVE_SHARED ? MP_PROJECT_SHARED + 4 : MP_RESOLVE_SHARED)

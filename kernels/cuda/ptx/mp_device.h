@@ -100,6 +100,12 @@ MP_DEVICE uint32_t mp_here(uint32_t value)
     return value;
 }
 
+/* What was read of memory is read again behind this, so that it takes no registers meanwhile. */
+MP_DEVICE void mp_forget(void)
+{
+    asm volatile("" : : : "memory");
+}
+
 MP_DEVICE float mp_fma(float a, float b, float c)
 {
     return __builtin_fmaf(a, b, c);
@@ -202,6 +208,12 @@ MP_DEVICE struct mp_words mp_load(const MP_GLOBAL void *at)
     const struct mp_words to = { { from.x, from.y, from.z, from.w } };
 
     return to;
+}
+
+/* Ask the second-level cache for the line with this byte of an operand; nothing waits for it. */
+MP_DEVICE void mp_ask(const MP_GLOBAL void *at)
+{
+    asm volatile("prefetch.global.L2 [%0];" : : "l"(at));
 }
 
 /* 8 bytes at a multiple of 8, as the first two words */

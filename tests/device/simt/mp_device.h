@@ -107,6 +107,10 @@ static inline uint32_t mp_here(uint32_t value)
     return value;
 }
 
+static inline void mp_forget(void)
+{
+}
+
 static inline float mp_fma(float a, float b, float c)
 {
     return fmaf(a, b, c);
@@ -257,6 +261,12 @@ static inline struct mp_words mp_load_pair(const void *at)
 static inline struct mp_words mp_load_once(const void *at)
 {
     return mp_load(at);
+}
+
+/* A byte that cannot be read is none of an operand. */
+static inline void mp_ask(const void *at)
+{
+    (void)*(const volatile char *)at;
 }
 
 /* Blocks run one after another. */
