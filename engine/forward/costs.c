@@ -5,6 +5,7 @@
  * combine to the next router's scores. A load: as measured by the pager. A prediction: the scores
  * of one layer ahead. The link's remaining work is estimated.
  */
+#include "engine/forward/cuda/device.h"
 #include "engine/forward/engine_int.h"
 
 /* From so many rows per expert on, arithmetic shows. */
@@ -50,12 +51,20 @@ void mp_engine_note_sum(struct mp_engine *engine)
     engine->summed_ns = mp_clock_now_ns(engine->config.clock);
 }
 
+/* A device's sum may be queued before its experts have ended; what is behind them counts. */
+static uint64_t last_end_ns(const struct mp_engine *engine)
+{
+    const uint64_t ended_ns = engine->device != NULL ? mp_device_last_end_ns(engine->device) : 0;
+
+    return ended_ns > engine->summed_ns ? ended_ns : engine->summed_ns;
+}
+
 void mp_engine_note_scores(struct mp_engine *engine)
 {
     if (!follows(engine))
         return;
     if (engine->summed_ns > 0)
-        learn(&engine->costs.layer_ns, mp_clock_now_ns(engine->config.clock) - engine->summed_ns);
+        learn(&engine->costs.layer_ns, mp_clock_now_ns(engine->config.clock) - last_end_ns(engine));
     note_load(engine);
 }
 

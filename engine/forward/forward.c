@@ -181,6 +181,7 @@ enum mp_status mp_forward(struct mp_engine *engine, const struct mp_batch *batch
     if (status != MP_OK) {
         if (c->ops->abandon != NULL)
             c->ops->abandon(c);
+        mp_step_abandon(engine->step);
         return status;
     }
     mp_timeline_span(engine->config.timeline, c->track, "forward", start_ns,

@@ -199,6 +199,50 @@ static void observe(struct mp_step *step, uint32_t layer, uint32_t tokens)
     step->config.counters->decisions_ns += mp_step_now_ns(step) - start_ns;
 }
 
+/* Is all of the layer's work such that the next layer's comes after it? */
+static bool may_be_left(const struct mp_step *step, uint32_t layer)
+{
+    bool ordered = step->config.ops->ended != NULL && layer + 1 < step->config.shape.layers &&
+                   step->config.executors[MP_EXECUTOR_HOME].ordered;
+
+    for (uint32_t i = 0; i < step->need_count; i++)
+        ordered = ordered && step->executors[i] == MP_EXECUTOR_HOME;
+    return ordered;
+}
+
+/* The layer is over, though work that is `ordered` may go on. */
+static void leave(struct mp_step *step)
+{
+    step->open = step->under_way > 0;
+    if (!step->open)
+        mp_pager_end(step->config.pager);
+}
+
+/* The layer before, if it was left open: its work has ended, or `status` is an error. */
+static enum mp_status close_left(struct mp_step *step, enum mp_status status)
+{
+    if (!step->open)
+        return status;
+    if (status == MP_OK)
+        status = mp_step_wait(step);
+    if (status == MP_OK) {
+        mp_pager_end(step->config.pager);
+    } else {
+        mp_step_drain(step);
+        mp_pager_abort(step->config.pager);
+    }
+    step->open = false;
+    return status;
+}
+
+void mp_step_abandon(struct mp_step *step)
+{
+    const struct mp_error before = *mp_error_last();
+
+    (void)close_left(step, MP_ERR_CANCELED);
+    mp_error_set(&before);
+}
+
 enum mp_status mp_step_layer(struct mp_step *step, uint32_t layer, uint32_t tokens)
 {
     const struct mp_shape *shape = &step->config.shape;
@@ -207,12 +251,12 @@ enum mp_status mp_step_layer(struct mp_step *step, uint32_t layer, uint32_t toke
     uint64_t end_ns;
     enum mp_status status;
 
-    mp_assert(step->under_way == 0);
+    mp_assert(step->open || step->under_way == 0);
     if (layer >= shape->layers || tokens == 0 || tokens > shape->tokens_max)
         return mp_fail(MP_ERR_INVALID, "E_STEP", "layer %u, %u tokens: out of range", layer,
                        tokens);
 
-    status = ops->scores(step->config.ctx, layer, step->scores);
+    status = close_left(step, ops->scores(step->config.ctx, layer, step->scores));
     if (status == MP_OK)
         status = check_scores(step->scores, layer, tokens, shape->experts);
     if (status != MP_OK)
@@ -224,6 +268,7 @@ enum mp_status mp_step_layer(struct mp_step *step, uint32_t layer, uint32_t toke
     status = mp_step_assign(step, layer, tokens);
     if (status != MP_OK)
         return status;
+    step->leaves = may_be_left(step, layer);
 
     status = mp_pager_begin(step->config.pager, layer, step->needs, step->need_count);
     if (status != MP_OK)
@@ -234,10 +279,12 @@ enum mp_status mp_step_layer(struct mp_step *step, uint32_t layer, uint32_t toke
         mp_pager_abort(step->config.pager);
         return status;
     }
-    mp_pager_end(step->config.pager);
+    leave(step);
 
     status = ops->combine(step->config.ctx, layer, step->chosen, step->weights);
     observe(step, layer, tokens);
+    if (status != MP_OK)
+        status = close_left(step, status);
     end_ns = mp_step_now_ns(step);
     step->config.counters->layers_ns += end_ns - start_ns;
     mp_timeline_span(step->config.timeline, step->track, "MoE layer", start_ns, end_ns,

@@ -47,6 +47,10 @@ struct mp_expert_work {
 struct mp_step_executor {
     void *ctx;
 
+    /* With ops->ended(), home executor: what is queued after begin(), as combine() and the next
+     * scores() do, comes after its work and sees the results. So a layer need not wait for it. */
+    bool ordered;
+
     /*
      * Optional, for executors that need no load. Called for each need assigned to this executor,
      * before the layer is opened. True: the expert's bytes are available to it until the layer
@@ -144,10 +148,18 @@ void mp_step_destroy(struct mp_step *step);
 /*
  * Run MoE layer `layer` for a batch of `tokens` tokens, 1..tokens_max.
  *
+ * Where a layer's work is all of an `ordered` executor, and the layer is not the last, it is left
+ * open: the leases are returned, and errors of its work are, when the next layer has its scores. So
+ * layers follow one another with one wait each.
+ *
  * MP_ERR_MODEL E_ROUTER_NAN: a score is not finite, with layer and token. Other errors are those of
  * the operations and of the pager. After an error the layer is closed and the step can be used
  * again.
  */
 enum mp_status mp_step_layer(struct mp_step *step, uint32_t layer, uint32_t tokens) MP_MUST_CHECK;
+
+/* Close a layer that was left open, where the next one does not come: an error between layers. The
+ * error record is unchanged. */
+void mp_step_abandon(struct mp_step *step);
 
 #endif

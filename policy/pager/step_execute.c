@@ -132,6 +132,13 @@ static enum mp_status collect(struct mp_step *step, bool wait, uint32_t *count_p
     return status;
 }
 
+/* Nothing is ready, and no work has ended: so all needs have been handed over. May the layer be
+ * left with its work under way? */
+static bool leaves(const struct mp_step *step)
+{
+    return step->leaves && !step->config.ops->any_ended(step->config.ctx);
+}
+
 enum mp_status mp_step_execute_some(struct mp_step *step, uint32_t layer, bool wait, bool *more_p)
 {
     uint32_t count;
@@ -140,7 +147,8 @@ enum mp_status mp_step_execute_some(struct mp_step *step, uint32_t layer, bool w
     *more_p = true;
     if (status == MP_OK && count > 0)
         return hand_over(step, layer, count);
-    if (wait && step->under_way > 0 && (status == MP_OK || status == MP_ERR_BUSY))
+    if (wait && step->under_way > 0 &&
+        (status == MP_ERR_BUSY || (status == MP_OK && !leaves(step))))
         return take_ended(step);
     *more_p = false;
     return status;
@@ -154,6 +162,15 @@ enum mp_status mp_step_execute(struct mp_step *step, uint32_t layer)
     do {
         status = mp_step_execute_some(step, layer, true, &more);
     } while (status == MP_OK && more);
+    return status;
+}
+
+enum mp_status mp_step_wait(struct mp_step *step)
+{
+    enum mp_status status = MP_OK;
+
+    while (step->under_way > 0 && status == MP_OK)
+        status = take_ended(step);
     return status;
 }
 

@@ -36,6 +36,8 @@ struct mp_step {
     uint32_t slices;        /* >= 1 */
     uint32_t *ended;        // (experts * slices): needs whose work has ended
     uint32_t under_way;     /* queued work that has not ended */
+    bool leaves;            /* the layer may be left open */
+    bool open;              /* it was */
     struct mp_interrupt interrupt;
     uint32_t *wanted;            // (experts): result of the prefetch policy
     float *wanted_scores;        // (experts): scratch
@@ -83,6 +85,9 @@ enum mp_status mp_step_execute_some(struct mp_step *step, uint32_t layer, bool w
 
 /* Execute the needs in the order in which their bytes are complete. */
 enum mp_status mp_step_execute(struct mp_step *step, uint32_t layer) MP_MUST_CHECK;
+
+/* Wait for all work that is under way. */
+enum mp_status mp_step_wait(struct mp_step *step) MP_MUST_CHECK;
 
 /* After an error: wait until no executor uses bytes that the pager reclaims. The error record is
  * unchanged. */

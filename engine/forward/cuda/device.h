@@ -106,6 +106,7 @@ struct mp_device {
 
     uint32_t *ended;              // (E * slices): needs of batches that have ended; device->lock
     _Atomic uint32_t ended_count; /* written under device->lock; read alone by any_ended() */
+    uint64_t last_end_ns;         /* of a batch; device->lock */
     struct mp_costs measured;     /* of the executors, updated during the run; device->lock */
     struct mp_error error;        /* first error of a batch since the last query; device->lock */
     bool stop;                    /* device->lock */
@@ -283,6 +284,8 @@ void mp_device_settle(struct mp_device *device);
 enum mp_status mp_device_ended(struct mp_compute *c, bool wait, uint32_t *needs,
                                uint32_t *count_p) MP_MUST_CHECK;
 bool mp_device_any_ended(struct mp_compute *c);
+/* When the last batch was seen to end, by the engine's clock; 0: never. */
+uint64_t mp_device_last_end_ns(struct mp_device *device);
 bool mp_device_pool_taken(struct mp_compute *c);
 
 #endif

@@ -131,6 +131,7 @@ void mp_device_list_executors(struct mp_device *device, bool in_place)
         device->queues[i].executor = place;
         device->compute.executors[place] = (struct mp_step_executor){
             .ctx = &device->queues[i],
+            .ordered = i == MP_EXECUTOR_HOME, /* on the stream of the transformer */
             .take = loads ? NULL : take,
             .begin = begin,
         };

@@ -152,6 +152,7 @@ static void drive_by_graph(struct mp_device *device)
     ops->combine = done_combine;
     for (uint32_t x = 0; x < device->engine->costs.executor_count; x++) {
         executors[x].begin = done_experts;
+        executors[x].ordered = false; /* it is done, which is reported at once */
         if (executors[x].take != NULL)
             executors[x].take = done_take;
     }

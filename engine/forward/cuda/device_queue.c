@@ -144,7 +144,7 @@ static void add_ended_locked(struct mp_device *device, const struct mp_expert_wo
 
 /* The batch has ended: report it. */
 static void report(struct mp_device_queue *queue, const struct mp_device_batch *batch,
-                   enum mp_status status, uint64_t ns)
+                   enum mp_status status, uint64_t ns, uint64_t end_ns)
 {
     struct mp_device *device = queue->device;
 
@@ -155,6 +155,7 @@ static void report(struct mp_device_queue *queue, const struct mp_device_batch *
         note_cost_locked(queue, batch, ns);
     add_ended_locked(device, device->work + batch->first, batch->count);
     queue->done++;
+    device->last_end_ns = end_ns;
     mp_cond_broadcast(&device->ended_some);
     mp_unlock(&device->lock);
     mp_pager_wake(device->engine->pager);
@@ -195,7 +196,7 @@ static void *queue_main(void *arg)
             device->engine->config.timeline, queue->track, "experts",
             ns > 0 && ns < end_ns ? end_ns - ns : begin_ns, end_ns,
             &(struct mp_timeline_args){ { "experts", "rows" }, { batch.count, batch.rows } });
-        report(queue, &batch, status, ns);
+        report(queue, &batch, status, ns, end_ns);
         mp_lock(&device->lock);
     }
     mp_unlock(&device->lock);
@@ -289,6 +290,16 @@ bool mp_device_any_ended(struct mp_compute *c)
     /* A deterministic run looks for ended work only when nothing else is left to wait for. */
     return !device->engine->config.deterministic &&
            atomic_load_explicit(&device->ended_count, memory_order_acquire) > 0;
+}
+
+uint64_t mp_device_last_end_ns(struct mp_device *device)
+{
+    uint64_t ns;
+
+    mp_lock(&device->lock);
+    ns = device->last_end_ns;
+    mp_unlock(&device->lock);
+    return ns;
 }
 
 bool mp_device_pool_taken(struct mp_compute *c)

@@ -18,7 +18,7 @@
 #define K 2
 #define TOKENS_MAX 16
 
-enum op { OP_NONE, OP_SCORES, OP_SOURCE, OP_SHARED, OP_EXPERT, OP_COMBINE, OP_COUNT };
+enum op { OP_NONE, OP_SCORES, OP_SOURCE, OP_SHARED, OP_EXPERT, OP_COMBINE, OP_COUNT, OP_ENDED };
 
 /* What the operations see and do. */
 struct fake {

@@ -380,6 +380,114 @@ static void substitutes_are_counted_by_token(void)
     close_fake();
 }
 
+/* A stream: what is begun ends when it is asked. */
+static struct stream {
+    uint32_t needs[EXPERTS], count;
+} stream;
+
+static enum mp_status begin_on_stream(void *ctx, uint32_t layer, const struct mp_expert_work *work,
+                                      uint32_t count)
+{
+    for (uint32_t i = 0; i < count; i++)
+        stream.needs[stream.count++] = work[i].need;
+    return fake_experts(ctx, layer, work, count);
+}
+
+static enum mp_status stream_ended(void *ctx, bool wait, uint32_t *needs, uint32_t *count_p)
+{
+    CHECK(wait && stream.count > 0);
+    write_log(ctx, "ended\n");
+    memcpy(needs, stream.needs, stream.count * sizeof(needs[0]));
+    *count_p = stream.count;
+    stream.count = 0;
+    return result(ctx, OP_ENDED);
+}
+
+static bool nothing_ended(void *ctx)
+{
+    (void)ctx;
+    return false;
+}
+
+static uint32_t leased_units(void)
+{
+    uint32_t count = 0;
+
+    for (uint32_t u = 0; u < fake.world.unit_count; u++)
+        count += mp_space_leases(fake.world.space, u) > 0;
+    return count;
+}
+
+static void open_stream(bool ordered)
+{
+    static struct mp_step_executor table[TEST_EXECUTORS + 1];
+    struct mp_step_ops ops = { .scores = fake_scores, .combine = fake_combine };
+    static struct mp_step_ops kept;
+
+    ops.ended = stream_ended;
+    ops.any_ended = nothing_ended;
+    kept = ops;
+    table[0] =
+        (struct mp_step_executor){ .ctx = &fake, .begin = begin_on_stream, .ordered = ordered };
+    fake_table = table;
+    stream.count = 0;
+    open_fake(&demand_only, &kept);
+    set_scores(three_tokens, 1);
+}
+
+/* The sum and the next scores are queued behind ordered work; leases last until those are there. */
+static void a_layer_does_not_wait_for_ordered_work(void)
+{
+    open_stream(true);
+    CHECK_EQ(run_layer(0), MP_OK);
+    CHECK_STR(fake.log, "scores 0\nexpert 1: 0.1\nexpert 3: 0.0\ncombine 0\n");
+    CHECK_EQ(leased_units(), 2);
+    CHECK_EQ(run_layer(1), MP_OK);
+    CHECK_STR(fake.log, "scores 1\nended\nexpert 1: 0.1\nexpert 3: 0.0\ncombine 1\n");
+    CHECK_EQ(leased_units(), 2);
+    CHECK_EQ(run_layer(2), MP_OK); /* the last: nothing comes after it */
+    CHECK_STR(fake.log, "scores 2\nended\nexpert 1: 0.1\nexpert 3: 0.0\nended\ncombine 2\n");
+    layer_is_closed_and_sound();
+
+    CHECK_EQ(run_layer(0), MP_OK);
+    mp_step_abandon(fake.step);
+    CHECK(strstr(fake.log, "combine 0\nended\n") != NULL);
+    mp_step_abandon(fake.step); /* nothing is left open */
+    layer_is_closed_and_sound();
+    close_fake();
+
+    open_stream(false);
+    CHECK_EQ(run_layer(0), MP_OK);
+    CHECK_STR(fake.log, "scores 0\nexpert 1: 0.1\nexpert 3: 0.0\nended\ncombine 0\n");
+    layer_is_closed_and_sound();
+    close_fake();
+    fake_table = fake_executors;
+}
+
+/* Whatever fails meanwhile, no lease is left. */
+static void an_error_closes_a_layer_that_was_left(void)
+{
+    static const enum op ops[] = { OP_SCORES, OP_ENDED, OP_COMBINE };
+
+    for (size_t i = 0; i < sizeof(ops) / sizeof(ops[0]); i++) {
+        open_stream(true);
+        if (ops[i] == OP_COMBINE)
+            fake.fail = OP_COMBINE;
+        CHECK_EQ(run_layer(0), ops[i] == OP_COMBINE ? MP_ERR_DEVICE : MP_OK);
+        if (ops[i] != OP_COMBINE) {
+            fake.fail = ops[i];
+            CHECK_EQ(run_layer(1), MP_ERR_DEVICE);
+        }
+        CHECK_STR(mp_error_last()->code, "E_TEST");
+        layer_is_closed_and_sound();
+        CHECK_EQ(run_layer(0), MP_OK);
+        mp_step_abandon(fake.step);
+        layer_is_closed_and_sound();
+        close_fake();
+    }
+    fake_table = fake_executors;
+}
+
 int main(void)
 {
     world_prepare();
@@ -394,5 +502,7 @@ int main(void)
     RUN(no_layer_is_ahead_of_itself);
     RUN(all_share_one_prediction);
     RUN(substitutes_are_counted_by_token);
+    RUN(a_layer_does_not_wait_for_ordered_work);
+    RUN(an_error_closes_a_layer_that_was_left);
     return 0;
 }
