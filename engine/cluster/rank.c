@@ -115,7 +115,8 @@ static enum mp_status take(struct mp_rank *rank, uint32_t from, const struct mp_
     case MP_MESSAGE_GATE:
     case MP_MESSAGE_OPEN:
     case MP_MESSAGE_STAY: mp_rank_take_gate(rank, from, message->head); break;
-    default: break; /* heard of is what BEAT says */
+    case MP_MESSAGE_BEAT: mp_rank_take_beat(rank, from, message->head->epoch); break;
+    default: break;
     }
     return MP_OK;
 }

@@ -4,7 +4,7 @@
  * it is to keep, in the background; when all have it, the scheduler lets all switch, each between
  * two layers. If a rank dies before that, or it takes too long, all stay with what they had. A rank
  * that missed any of this is asked for what it does not keep, or does not ask who keeps it: that
- * takes time and changes no result.
+ * takes time and changes no result. Its next BEAT shows it, and it gets the placement in use.
  */
 #include <string.h>
 
@@ -210,7 +210,8 @@ static void go_back(struct mp_rank *rank)
     mp_rank_begin_move(rank, 2 * rank->next_epoch + 1);
 }
 
-static void send_placement(struct mp_rank *rank, uint32_t epoch)
+static void send_placement(struct mp_rank *rank, uint32_t to, const struct mp_placement *placement,
+                           uint32_t epoch)
 {
     const uint64_t values = (uint64_t)rank->ranks * rank->ids;
     const uint64_t bytes = sizeof(struct mp_message_head) + values * sizeof(uint16_t);
@@ -218,12 +219,22 @@ static void send_placement(struct mp_rank *rank, uint32_t epoch)
 
     mp_rank_head(rank, head, MP_MESSAGE_PLACE, bytes);
     head->epoch = epoch;
-    memcpy(head + 1, rank->next.device, values * sizeof(uint16_t));
-    for (uint32_t p = 0; p < rank->ranks; p++) {
-        rank->peer[p].ready = false;
-        if (p != rank->self)
-            (void)mp_rank_send(rank, p, head, bytes);
-    }
+    memcpy(head + 1, placement->device, values * sizeof(uint16_t));
+    (void)mp_rank_send(rank, to, head, bytes);
+}
+
+/* What another rank said is its epoch: if the one in use here passed it by, it switches at once, as
+ * all others have done. What it is to drop stays there until another one has it, as always. */
+void mp_rank_take_beat(struct mp_rank *rank, uint32_t from, uint32_t epoch)
+{
+    struct mp_message_head head;
+
+    if (!rank->placed || rank->proposed || mp_rank_scheduler(rank) != rank->self ||
+        epoch >= rank->report.epoch)
+        return;
+    send_placement(rank, from, &rank->now, rank->report.epoch);
+    mp_rank_head(rank, &head, MP_MESSAGE_SWITCH, sizeof(head));
+    (void)mp_rank_send(rank, from, &head, sizeof(head));
 }
 
 /* `always`: a new placement, worse or not. */
@@ -249,7 +260,11 @@ static void decide(struct mp_rank *rank, bool always)
     if (!always && !mp_place_adopts(place, &rank->facts, &rank->now, &rank->next, horizon_s))
         return;
     rank->proposed = true;
-    send_placement(rank, mp_rank_last_epoch(rank) + 1);
+    for (uint32_t p = 0; p < rank->ranks; p++) {
+        rank->peer[p].ready = false;
+        if (p != rank->self)
+            send_placement(rank, p, &rank->next, mp_rank_last_epoch(rank) + 1);
+    }
     begin_copying(rank, mp_rank_last_epoch(rank) + 1);
 }
 

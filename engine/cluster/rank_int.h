@@ -239,6 +239,7 @@ void mp_rank_take_stats(struct mp_rank *rank, uint32_t from, const struct mp_mes
 void mp_rank_take_place(struct mp_rank *rank, const struct mp_message *message);
 void mp_rank_take_switch(struct mp_rank *rank, uint32_t epoch);
 void mp_rank_take_give_up(struct mp_rank *rank, uint32_t epoch);
+void mp_rank_take_beat(struct mp_rank *rank, uint32_t from, uint32_t epoch);
 enum mp_status mp_rank_follow_epoch(struct mp_rank *rank) MP_MUST_CHECK;
 /* The highest number of an epoch that was used, also for a placement that was given up. */
 uint32_t mp_rank_last_epoch(const struct mp_rank *rank);

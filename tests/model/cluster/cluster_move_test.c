@@ -152,6 +152,70 @@ static void who_waits_hears_of_copies(void)
     close_world();
 }
 
+/* The link was cut when the placement went round, and all others have switched: rank 2 goes on with
+ * the one it had and answers for that, until it gets the new one with the word to use it. */
+static void a_placement_that_did_not_come(void)
+{
+    open_world(NULL);
+    say_bare(0, MP_MESSAGE_SWITCH, 1);
+    turn(MS);
+    CHECK_EQ(w.rank->report.epoch, 0);
+    CHECK(w.rank->keeps[0] == MP_PLACED_KEEP && w.rank->keeps[KEPT] == MP_PLACED_NOT);
+    press();
+    CHECK(has(0));
+    say_place(1, 1);
+    say_bare(0, MP_MESSAGE_SWITCH, 1);
+    turn(MS);
+    CHECK_EQ(w.rank->report.epoch, 1);
+    CHECK_EQ(w.rank->keeps[0], MP_PLACED_SOLE); /* nobody has said that it is elsewhere */
+    press();
+    CHECK(has(0));
+    wait_until_there(KEPT);
+    say_have(1, 2, 0, right(0));
+    press();
+    CHECK(!has(0));
+    close_world();
+}
+
+/* As the scheduler, rank 0: rank 2 is silent, and the others switch without it. When it is heard of
+ * again, with the old epoch, it gets the placement in use; who has it does not. */
+static void who_missed_a_placement_gets_it(void)
+{
+    static struct said said;
+    uint64_t until = now_ns() + 10000 * MS;
+
+    open_world_of(0, NULL);
+    w.rank->config.deadline_ns = 20 * MS;
+    w.rank->config.epoch_ns = MS;
+    w.rank->config.always_adopts = true;
+    while (w.rank->peer[2].state == MP_PEER_LIVE && now_ns() < until) {
+        mp_rank_check_silence(w.rank, 2, 0);
+        CHECK_EQ(mp_rank_idle(w.rank, now_ns() + MS / 4), MP_OK);
+    }
+    while (!hear(1, MP_MESSAGE_PLACE, &said) && now_ns() < until)
+        CHECK_EQ(mp_rank_idle(w.rank, now_ns() + MS / 4), MP_OK);
+    w.rank->config.epoch_ns = 0; /* and none after this one */
+    while (w.rank->report.migrations == 0 && now_ns() < until) {
+        say_bare(1, MP_MESSAGE_READY, w.rank->next_epoch);
+        turn(MS);
+    }
+    CHECK_EQ(w.rank->report.migrations, 1);
+    (void)hear(2, MP_MESSAGE_KIND_COUNT, &said); /* what was lost on its way */
+    say_bare(2, MP_MESSAGE_BEAT, 1);
+    turn(MS);
+    CHECK(!hear(2, MP_MESSAGE_PLACE, &said));
+    say_bare(2, MP_MESSAGE_BEAT, 0);
+    turn(MS);
+    CHECK(hear(2, MP_MESSAGE_SWITCH, &said));
+    CHECK_EQ(said.head.epoch, 1);
+    say_bare(2, MP_MESSAGE_BEAT, 0);
+    turn(MS);
+    CHECK(hear(2, MP_MESSAGE_PLACE, &said));
+    CHECK_EQ(said.head.epoch, 1);
+    CHECK(!memcmp(said.body, w.rank->now.device, 3 * IDS * sizeof(uint16_t)));
+    close_world();
+}
+
 int main(void)
 {
     RUN(what_leaves_waits_until_another_rank_has_it);
@@ -161,5 +225,7 @@ int main(void)
     RUN(who_has_it_dies);
     RUN(the_copy_fails);
     RUN(who_waits_hears_of_copies);
+    RUN(a_placement_that_did_not_come);
+    RUN(who_missed_a_placement_gets_it);
     return 0;
 }

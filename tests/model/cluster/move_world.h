@@ -13,8 +13,8 @@
 #include "vmm/base/version.h"
 
 /*
- * Rank 2 of three with an engine; what ranks 0 and 1 say is written by the test, and what rank 2
- * says to them is read. One world at a time, one thread.
+ * Rank 2 of three with an engine (or another one, w.self); what the others say is written by the
+ * test, and what it says to them is read. One world at a time, one thread.
  */
 #define SELF 2u
 #define MS UINT64_C(1000000)
@@ -24,6 +24,7 @@
 #define KEPT 20u /* of the placements here, by rank 2: ids 0 to 19, then 1 to 20 */
 
 static struct world {
+    uint32_t self;
     struct harness h;
     struct loopback *net;
     struct mp_rank *rank;
@@ -41,7 +42,7 @@ static inline uint64_t now_ns(void)
 
 static inline enum mp_status make_rank(void *ctx, struct mp_engine_config *config)
 {
-    const struct mp_rank_config rank = { .transport = loopback_rank(w.net, SELF),
+    const struct mp_rank_config rank = { .transport = loopback_rank(w.net, w.self),
                                          .engine = config,
                                          .place = mp_place_find("naive"),
                                          .slots = KEPT,
@@ -66,7 +67,7 @@ static inline void say(uint32_t from, struct said *said, enum mp_message_kind ki
     said->head.magic = MP_MESSAGE_MAGIC;
     said->head.kind = kind;
     said->head.bytes = (uint32_t)(sizeof(said->head) + body);
-    loopback_inject(w.net, from, SELF, said, said->head.bytes);
+    loopback_inject(w.net, from, w.self, said, said->head.bytes);
 }
 
 static inline void say_bare(uint32_t from, enum mp_message_kind kind, uint32_t epoch)
@@ -230,14 +231,16 @@ static inline void read_file(void)
     }
 }
 
-/* Rank 2 has joined, and has in memory what the placement gives it: KEPT experts from 0 on. */
-static inline void open_world(struct mp_clock *clock)
+/* Rank `self` has joined, and has in memory what the placement gives it; rank 2: KEPT experts from
+ * 0 on. */
+static inline void open_world_of(uint32_t self, struct mp_clock *clock)
 {
     struct harness_options options = harness_defaults("models/tiny-moe");
     struct said hello = { .head = { 0 } };
     struct mp_space_plan plan;
 
     memset(&w, 0, sizeof(w));
+    w.self = self;
     w.net = loopback_create(3);
     options.policies.profile = "lru";
     options.clock = clock;
@@ -247,9 +250,11 @@ static inline void open_world(struct mp_clock *clock)
     options.budget_bytes = plan.full_bytes * (KEPT + 2) / IDS + plan.smallest_bytes / 2;
     harness_open(&options, &w.h);
     CHECK_EQ(w.h.model.moe_layers * w.h.model.experts, IDS);
-    for (uint32_t from = 0; from < 2; from++) {
+    for (uint32_t from = 0; from < 3; from++) {
         struct mp_hello *about = (void *)hello.body;
 
+        if (from == self)
+            continue;
         *about = (struct mp_hello){ .ranks = 3,
                                     .layers = LAYERS,
                                     .experts = EXPERTS,
@@ -268,8 +273,13 @@ static inline void open_world(struct mp_clock *clock)
     fill_placement(w.rank->now.device, 0);
     mp_rank_keep(w.rank);
     read_file();
-    for (uint32_t id = 0; id < KEPT; id++)
+    for (uint32_t id = 0; id < KEPT && self == SELF; id++)
         wait_until_there(id);
+}
+
+static inline void open_world(struct mp_clock *clock)
+{
+    open_world_of(SELF, clock);
 }
 
 static inline void close_world(void)
