@@ -85,6 +85,7 @@ static void take(struct mp_cluster_sim *sim, uint32_t devices, struct mp_arena *
     /* Of a server at once: its next request, its layer, and one event for each group. */
     sim->events_max = (uint32_t)(servers * (experts + 2) + 2);
     sim->heap = mp_arena_take(arena, sim->events_max, sizeof(*sim->heap));
+    sim->spans = mp_arena_take(arena, mp_cluster_spans_max(sim, devices), sizeof(*sim->spans));
     sim->nodes = mp_arena_take(arena, servers, sizeof(*sim->nodes));
     for (uint64_t n = 0; n < servers; n++) {
         struct mp_cluster_node scratch, *node = arena->block != NULL ? &sim->nodes[n] : &scratch;

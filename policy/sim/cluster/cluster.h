@@ -36,6 +36,9 @@ struct mp_cluster {
     /* Numbers of the file; whole ones as well. docs/simulate.md lists them. */
     double requests, prompt, gen;
     double latency_us, call_us;
+    double send_us, take_us, serve_us; /* of a device, for a call: asking, the reply, answering */
+    double row_us;                     /* of a device, for each row that it sends or gets */
+    double processors;  /* of one host, whose processes all devices are; 0: of their own */
     double value_bytes; /* of each of a row's values on a link */
     double head_bytes;  /* of each message, beside its rows */
     double rows_once;   /* 1: a token's row goes once to a server, however many experts it needs */

@@ -12,7 +12,8 @@
 static void put_costs(struct mp_cluster_sim *sim)
 {
     const struct mp_cluster *cluster = sim->cluster;
-    const double way_s = (2 * cluster->latency_us + cluster->call_us) / 1e6;
+    const double way_s =
+        (2 * cluster->latency_us + cluster->call_us + cluster->send_us + cluster->take_us) / 1e6;
     const double bits = 2 * cluster->model.hidden * cluster->value_bytes * 8;
 
     for (uint32_t n = 0; n < sim->servers; n++) {
@@ -36,6 +37,10 @@ static void put_expected(struct mp_cluster_sim *sim, uint32_t n, uint32_t layer,
     const size_t at = (size_t)n * sim->ids + layer * sim->load->experts + expert;
     double share = 0, chosen;
 
+    if (cluster->known < 0) {
+        sim->tokens[at] = sim->calls[at] = 0;
+        return;
+    }
     for (uint32_t d = 0; d < sim->load->domains; d++)
         share += mp_cluster_share(sim->load, d, layer, expert) / sim->load->domains;
     share = cluster->known * mp_cluster_share(sim->load, server->domain, layer, expert) +

@@ -12,8 +12,9 @@
  *
  * Everything that takes time is a queue with one server that takes work in the order in which it
  * comes: a device, a link in one direction, a server's way to its stored experts. `free` is when it
- * has done all that was given to it. Events are handled in order of time, so work is given to a
- * queue when it comes there and not before.
+ * has done all that was given to it. Devices that are processes of one host share its processors
+ * (cluster_device.c), and their servers the way to stored experts. Events are handled in order of
+ * time, so work is given to a queue when it comes there and not before.
  */
 #define MP_CLUSTER_NONE UINT32_MAX
 
@@ -106,6 +107,10 @@ struct mp_cluster_node {
     double wait_s, waits; /* as a peer: time that calls spent in its queues; calls */
 };
 
+struct mp_cluster_span {
+    uint64_t start_ns, end_ns;
+};
+
 struct mp_cluster_sim {
     const struct mp_cluster_config *config;
     const struct mp_cluster *cluster;
@@ -121,6 +126,10 @@ struct mp_cluster_sim {
     uint32_t current;                 /* the placement in use */
     bool switching;                   /* experts of the other one are on their way */
     uint32_t *holders, *first_holder; // servers that keep an expert; (ids + 1)
+
+    /* With processors that are shared: when some are taken, from now on. */
+    struct mp_cluster_span *spans;
+    uint32_t span_count;
 
     struct mp_cluster_node *nodes; // (servers)
     uint64_t *device_free_ns;      // (devices)
@@ -148,6 +157,14 @@ static inline uint64_t mp_cluster_queue(uint64_t *free_ns, uint64_t now_ns, uint
     *free_ns = (*free_ns > now_ns ? *free_ns : now_ns) + ns;
     return *free_ns;
 }
+
+/* ---- cluster_device.c ---- */
+
+/* Give a device so much work; when it has done it. A processor that it shares is taken for as long.
+ */
+uint64_t mp_cluster_work(struct mp_cluster_sim *sim, uint32_t device, uint64_t ns);
+/* How many of spans[] there may be at once. */
+uint64_t mp_cluster_spans_max(const struct mp_cluster_sim *sim, uint32_t devices);
 
 /* ---- cluster_layer.c ---- */
 

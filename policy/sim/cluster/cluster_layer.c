@@ -39,6 +39,21 @@ static uint64_t expert_ns(const struct mp_cluster_sim *sim, uint32_t server, uin
     return mp_sim_device_ns(&sim->cluster->servers[server].machine, &sim->cluster->model, tokens);
 }
 
+/* What a device does for a message beside the experts. */
+static uint64_t message_ns(const struct mp_cluster_sim *sim, double fixed_us, uint32_t rows)
+{
+    return (uint64_t)((fixed_us + sim->cluster->row_us * rows) * 1e3);
+}
+
+/* What calls take of a device, beside experts; 0 is not even a place in its queue. */
+static uint64_t message_work(struct mp_cluster_sim *sim, uint32_t server, double fixed_us,
+                             uint32_t rows)
+{
+    const uint64_t ns = message_ns(sim, fixed_us, rows);
+
+    return ns > 0 ? mp_cluster_work(sim, first_device(sim, server), ns) : sim->now_ns;
+}
+
 static uint64_t way_ns(const struct mp_cluster_sim *sim)
 {
     return (uint64_t)((sim->cluster->latency_us + sim->cluster->call_us / 2) * 1e3);
@@ -59,9 +74,8 @@ void mp_cluster_begin_layer(struct mp_cluster_sim *sim, uint32_t server)
               (uint64_t)model->dense_layers *
                   (mp_sim_layer_ns(machine, model, tokens, 1, context) +
                    mp_sim_ffn_ns(machine, model, model->dense_ffn, tokens));
-    mp_cluster_push(
-        sim, mp_cluster_queue(&sim->device_free_ns[first_device(sim, server)], sim->now_ns, ns),
-        MP_CLUSTER_ROUTED, server, 0);
+    mp_cluster_push(sim, mp_cluster_work(sim, first_device(sim, server), ns), MP_CLUSTER_ROUTED,
+                    server, 0);
 }
 
 static uint64_t later(uint64_t a, uint64_t b)
@@ -81,8 +95,8 @@ static uint64_t peer_end_ns(const struct mp_cluster_sim *sim, uint32_t server, u
     const uint64_t start = later(later(out + way_ns(sim), sim->device_free_ns[device]),
                                  node->asked[peer] > 0 ? node->asked_ns[peer] : 0);
 
-    return start + expert_ns(sim, peer, tokens) + way_ns(sim) +
-           later(rows_ns(sim, server, rows), rows_ns(sim, peer, rows));
+    return start + expert_ns(sim, peer, tokens) + message_ns(sim, sim->cluster->serve_us, 0) +
+           way_ns(sim) + later(rows_ns(sim, server, rows), rows_ns(sim, peer, rows));
 }
 
 static uint32_t device_of(const struct mp_cluster_sim *sim, uint32_t server, uint32_t id)
@@ -109,10 +123,15 @@ static void compute_here(struct mp_cluster_sim *sim, uint32_t server, uint32_t d
                          uint32_t tokens)
 {
     struct mp_cluster_node *node = &sim->nodes[server];
-    const uint64_t end =
-        mp_cluster_queue(&sim->device_free_ns[device], sim->now_ns, expert_ns(sim, server, tokens));
+    const uint64_t end = mp_cluster_work(sim, device, expert_ns(sim, server, tokens));
 
     node->layer_end_ns = later(node->layer_end_ns, end);
+}
+
+/* When the way to stored experts is free; servers of one host have one. */
+static uint64_t *read_free(struct mp_cluster_sim *sim, uint32_t server)
+{
+    return &sim->nodes[sim->cluster->processors > 0 ? 0 : server].read_free_ns;
 }
 
 static void read_expert(struct mp_cluster_sim *sim, uint32_t server, uint32_t number)
@@ -126,7 +145,7 @@ static void read_expert(struct mp_cluster_sim *sim, uint32_t server, uint32_t nu
     node->groups[number].device = first_device(sim, server);
     node->pending++;
     sim->result->reads++;
-    mp_cluster_push(sim, mp_cluster_queue(&node->read_free_ns, sim->now_ns, ns), MP_CLUSTER_READ,
+    mp_cluster_push(sim, mp_cluster_queue(read_free(sim, server), sim->now_ns, ns), MP_CLUSTER_READ,
                     server, number);
 }
 
@@ -152,7 +171,7 @@ static void send_away(struct mp_cluster_sim *sim, uint32_t server, uint32_t numb
     }
     if (ops->pages && sim->page_s[server] >= 0) {
         const uint64_t loaded =
-            later(node->read_free_ns, sim->now_ns) +
+            later(*read_free(sim, server), sim->now_ns) +
             mp_sim_load_ns(&sim->cluster->servers[server].machine, &sim->cluster->model);
         const uint64_t end = later(loaded, sim->device_free_ns[first_device(sim, server)]) +
                              expert_ns(sim, server, group->tokens);
@@ -209,6 +228,7 @@ static void send_rows_once(struct mp_cluster_sim *sim, uint32_t server)
 static void send_messages(struct mp_cluster_sim *sim, uint32_t server)
 {
     struct mp_cluster_node *node = &sim->nodes[server];
+    uint64_t leave = sim->now_ns;
 
     for (uint32_t i = 0; i < node->peer_count; i++)
         node->sent[node->peers[i]] = node->asked[node->peers[i]];
@@ -218,10 +238,14 @@ static void send_messages(struct mp_cluster_sim *sim, uint32_t server)
         const uint32_t peer = node->peers[i];
         const uint64_t ns = rows_ns(sim, server, node->sent[peer]);
 
+        /* The device does this before its own experts. */
+        leave += message_ns(sim, sim->cluster->send_us, node->sent[peer]);
+        node->layer_end_ns = later(
+            node->layer_end_ns, message_work(sim, server, sim->cluster->send_us, node->sent[peer]));
         node->pending++;
         sim->result->sent_bytes += (uint64_t)message_bytes(sim, node->sent[peer]) +
                                    (uint64_t)message_bytes(sim, node->asked[peer]);
-        mp_cluster_push(sim, mp_cluster_queue(&node->up_free_ns, sim->now_ns, ns) + way_ns(sim),
+        mp_cluster_push(sim, mp_cluster_queue(&node->up_free_ns, leave, ns) + way_ns(sim),
                         MP_CLUSTER_ASKED, server, peer);
     }
 }
@@ -289,14 +313,15 @@ static void receive(struct mp_cluster_sim *sim, uint32_t server, uint32_t peer, 
 static void work(struct mp_cluster_sim *sim, uint32_t server, uint32_t peer)
 {
     const struct mp_cluster_node *node = &sim->nodes[server];
-    uint64_t end = sim->now_ns;
+    uint64_t end =
+        message_work(sim, peer, sim->cluster->serve_us, node->sent[peer] + node->asked[peer]);
 
     for (uint32_t i = 0; i < node->group_count; i++) {
         const struct mp_cluster_group *group = &node->groups[i];
 
         if (group->where == peer && !group->read)
-            end = later(end, mp_cluster_queue(&sim->device_free_ns[group->device], sim->now_ns,
-                                              expert_ns(sim, peer, group->tokens)));
+            end = later(end,
+                        mp_cluster_work(sim, group->device, expert_ns(sim, peer, group->tokens)));
     }
     sim->nodes[peer].wait_s += (double)(end - sim->now_ns) / 1e9;
     sim->nodes[peer].waits++;
@@ -321,6 +346,9 @@ void mp_cluster_layer_event(struct mp_cluster_sim *sim, const struct mp_cluster_
         break;
     case MP_CLUSTER_RETURNED: receive(sim, server, peer, true); break;
     case MP_CLUSTER_BACK:
+        node->layer_end_ns =
+            later(node->layer_end_ns,
+                  message_work(sim, server, sim->cluster->take_us, node->asked[peer]));
         node->pending--;
         end_if_done(sim, server);
         break;

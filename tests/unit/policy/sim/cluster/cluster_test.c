@@ -117,6 +117,66 @@ static void asking_takes_two_messages_and_the_work(void)
     mp_cluster_result_fini(&r);
 }
 
+/* The same with devices that have work for messages: the row leaves at 1011 and is there at 2136; its
+ * rows and its expert take until 2288; the result is back at 3413, and taken at 3434. */
+static void messages_take_time_of_both_devices(void)
+{
+    struct cluster_world w;
+    struct mp_cluster_result r;
+
+    world_init(&w, 2, 1, 1, 2, 2);
+    w.cluster.send_us = 10;
+    w.cluster.take_us = 20;
+    w.cluster.serve_us = 40;
+    w.cluster.row_us = 1;
+    r = run(&w, "prism");
+    CHECK(takes_us(r.mean_s, 3434) && r.sent_bytes == 4000);
+    mp_cluster_result_fini(&r);
+}
+
+/* Of three servers on one host with two processors the third one's layer waits until 1000, and then
+ * the experts of the other two wait for each other. */
+static void servers_of_one_host_share_its_processors(void)
+{
+    static const double arrivals[3] = { 0 };
+    struct cluster_world w;
+    struct mp_cluster_config config = { .cluster = &w.cluster,
+                                        .place = mp_place_find("prism"),
+                                        .arrivals = arrivals };
+    struct mp_cluster_result r;
+
+    for (uint32_t processors = 0; processors <= 3; processors++) {
+        static const double us[4][3] = { { 1110, 1110, 1110 },
+                                         { 3110, 3220, 3330 },
+                                         { 1110, 1220, 2110 },
+                                         { 1110, 1110, 1110 } };
+
+        world_init(&w, 3, 1, 1, 1, 1);
+        w.cluster.processors = processors;
+        CHECK_EQ(mp_cluster_run(&config, &r), MP_OK);
+        for (uint32_t n = 0; n < 3; n++)
+            CHECK(takes_us(r.server_mean_s[n], us[processors][n]));
+        mp_cluster_result_fini(&r);
+    }
+}
+
+/* One is read at 6000 and computed at 6110; the other server's is read after it. */
+static void servers_of_one_host_share_its_disk(void)
+{
+    static const double arrivals[2] = { 0 };
+    struct cluster_world w;
+    struct mp_cluster_config config = { .cluster = &w.cluster,
+                                        .place = mp_place_find("local"),
+                                        .arrivals = arrivals };
+    struct mp_cluster_result r;
+
+    world_init(&w, 2, 1, 1, 2, 2);
+    w.cluster.processors = 2;
+    CHECK_EQ(mp_cluster_run(&config, &r), MP_OK);
+    CHECK(takes_us(r.server_mean_s[0], 6110) && takes_us(r.server_mean_s[1], 11110));
+    mp_cluster_result_fini(&r);
+}
+
 /* Two experts of each token are elsewhere, at one peer. Its rows go once: sent until 2000, there at
  * 2125, both computed at 2345; two come back until 4345, and are there at 4470. A head of 100 bytes
  * takes 100 more each way. */
@@ -353,6 +413,9 @@ int main(void)
     mp_test_drop_log();
     RUN(a_server_alone_takes_its_layers);
     RUN(asking_takes_two_messages_and_the_work);
+    RUN(messages_take_time_of_both_devices);
+    RUN(servers_of_one_host_share_its_processors);
+    RUN(servers_of_one_host_share_its_disk);
     RUN(rows_go_once_to_a_server);
     RUN(requests_arrive_when_they_are_told);
     RUN(tokens_choose_by_shares);
