@@ -517,7 +517,7 @@ if(TARGET moepager_mpi AND NOT sanitizers AND NOT MP_COVERAGE)
     set_tests_properties(system/cluster/cluster_mpi_full:stop PROPERTIES TIMEOUT 300
         SKIP_RETURN_CODE 77 LABELS full RUN_SERIAL ON)
     add_executable(system_cluster_mpi_queue_test tests/system/cluster/mpi_queue_test.c
-        engine/cluster/mpi_module.c engine/cluster/mpi_restart.c)
+        engine/cluster/mpi_listen.c engine/cluster/mpi_module.c engine/cluster/mpi_restart.c)
     target_link_libraries(system_cluster_mpi_queue_test PRIVATE mp_options MPI::MPI_C)
     add_test(NAME system/cluster/mpi_queue_test COMMAND ${MPIEXEC_EXECUTABLE} --allow-run-as-root
         --oversubscribe -n 2 --mca btl tcp,self $<TARGET_FILE:system_cluster_mpi_queue_test>)
@@ -536,6 +536,7 @@ endif()
 if(TARGET moepager_mpi)
     mp_test(unit/engine/cluster/mpi_module_test LIBS mp_engine MPI::MPI_C WRAP LABELS fault)
 endif()
+mp_test(unit/engine/cluster/mpi_listen_test LIBS mp_base SOURCES engine/cluster/mpi_listen.c)
 mp_test(unit/engine/cluster/cluster_requests_test LIBS mp_engine m WRAP)
 mp_test(unit/engine/cluster/cluster_message_test LIBS mp_engine m)
 mp_test(unit/engine/cluster/cluster_choose_test LIBS mp_engine m)

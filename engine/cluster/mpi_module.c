@@ -11,6 +11,7 @@
 #include <string.h>
 #include <time.h>
 
+#include "engine/cluster/mpi_listen.h"
 #include "engine/cluster/mpi_module_int.h"
 
 #define TAG 77
@@ -134,10 +135,15 @@ static int find_comm(struct mp_mpi *mpi)
 
 static int start(struct mp_mpi *mpi)
 {
-    int given = MPI_THREAD_SINGLE, code = MPI_Init_thread(NULL, NULL, MPI_THREAD_FUNNELED, &given);
+    int given = MPI_THREAD_SINGLE, code;
+    struct mp_mpi_listeners before;
 
+    mp_mpi_listen_before(&before);
+    code = MPI_Init_thread(NULL, NULL, MPI_THREAD_FUNNELED, &given);
     if (code != MPI_SUCCESS)
         return code;
+    if (!mp_mpi_listen_only(&before))
+        return MPI_ERR_OTHER;
     code = MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN);
     if (code == MPI_SUCCESS)
         code = find_comm(mpi);

@@ -6,6 +6,7 @@
 
 #include "tests/support/fault/wrap.h"
 
+#include "engine/cluster/mpi_listen.c"
 #include "engine/cluster/mpi_module.c"
 #include "engine/cluster/mpi_restart.c"
 
