@@ -9,6 +9,10 @@
 
 #include "vmm/base/assert.h"
 
+/* As in engine/cluster/rank_choose.c. */
+#define CLEARLY 0.8
+#define SAMPLES_MIN 32
+
 uint32_t mp_cluster_step_tokens(const struct mp_cluster_sim *sim, uint32_t server)
 {
     return sim->nodes[server].step == 0 ? (uint32_t)sim->cluster->prompt : 1;
@@ -134,19 +138,30 @@ static uint64_t *read_free(struct mp_cluster_sim *sim, uint32_t server)
     return &sim->nodes[sim->cluster->processors > 0 ? 0 : server].read_free_ns;
 }
 
+/* Are servers ranks of this program? Those compare reading with whole messages. */
+static bool as_ranks(const struct mp_cluster_sim *sim)
+{
+    return sim->cluster->rows_once > 0;
+}
+
 static void read_expert(struct mp_cluster_sim *sim, uint32_t server, uint32_t number)
 {
     struct mp_cluster_node *node = &sim->nodes[server];
     const uint64_t ns =
         mp_sim_load_ns(&sim->cluster->servers[server].machine, &sim->cluster->model);
 
+    const uint64_t end = mp_cluster_queue(read_free(sim, server), sim->now_ns, ns);
+    uint64_t *device_free_ns = &sim->device_free_ns[first_device(sim, server)];
+
+    /* A rank that waits for a read answers nobody. */
+    if (as_ranks(sim))
+        *device_free_ns = later(*device_free_ns, end);
     node->groups[number].read = true;
     node->groups[number].where = server;
     node->groups[number].device = first_device(sim, server);
     node->pending++;
     sim->result->reads++;
-    mp_cluster_push(sim, mp_cluster_queue(read_free(sim, server), sim->now_ns, ns), MP_CLUSTER_READ,
-                    server, number);
+    mp_cluster_push(sim, end, MP_CLUSTER_READ, server, number);
 }
 
 /* A group whose expert the server does not keep: to the holder that is expected to be done first,
@@ -169,7 +184,7 @@ static void send_away(struct mp_cluster_sim *sim, uint32_t server, uint32_t numb
             group->device = device;
         }
     }
-    if (ops->pages && sim->page_s[server] >= 0) {
+    if (ops->pages && sim->page_s[server] >= 0 && (best == UINT64_MAX || !as_ranks(sim))) {
         const uint64_t loaded =
             later(*read_free(sim, server), sim->now_ns) +
             mp_sim_load_ns(&sim->cluster->servers[server].machine, &sim->cluster->model);
@@ -183,6 +198,102 @@ static void send_away(struct mp_cluster_sim *sim, uint32_t server, uint32_t numb
     }
     mp_assert(best != UINT64_MAX);
     ask(sim, server, group);
+}
+
+/* What calls to the peer have taken so far; 0: too few to say. */
+static double call_ns(const struct mp_cluster_sim *sim, uint32_t peer)
+{
+    const struct mp_cluster *cluster = sim->cluster;
+    const struct mp_cluster_node *to = &sim->nodes[peer];
+    const double fixed_us = cluster->send_us + cluster->take_us;
+
+    return to->waits < SAMPLES_MIN
+               ? 0
+               : 2.0 * (double)way_ns(sim) + fixed_us * 1e3 + to->wait_s / to->waits * 1e9;
+}
+
+/* The group that goes to the peer and has most tokens; MP_CLUSTER_NONE: none does. */
+static uint32_t most_tokens(const struct mp_cluster_node *node, uint32_t peer)
+{
+    uint32_t best = MP_CLUSTER_NONE;
+
+    for (uint32_t i = 0; i < node->group_count; i++) {
+        if (node->groups[i].where == peer &&
+            (best == MP_CLUSTER_NONE || node->groups[i].tokens > node->groups[best].tokens))
+            best = i;
+    }
+    return best;
+}
+
+/* Groups of the peer are read here instead, those with most tokens first, as far as the layer is
+ * expected to end earlier. *own_p: when what is computed here is done; the first read waits for
+ * those of others. */
+static bool take_back(struct mp_cluster_sim *sim, uint32_t server, uint32_t peer, uint64_t wait_ns,
+                      double *own_p)
+{
+    struct mp_cluster_node *node = &sim->nodes[server];
+    const double load_ns =
+        (double)mp_sim_load_ns(&sim->cluster->servers[server].machine, &sim->cluster->model);
+    const double row_ns = 2 * (double)rows_ns(sim, server, 1);
+    double left = (double)node->asked_ns[peer];
+    double best = CLEARLY * (left > *own_p ? left : *own_p), own = *own_p + (double)wait_ns;
+    uint32_t taken = 0, keep = 0, i;
+
+    while ((i = most_tokens(node, peer)) != MP_CLUSTER_NONE) {
+        own += load_ns + (double)expert_ns(sim, server, node->groups[i].tokens);
+        left -= row_ns * node->groups[i].tokens;
+        node->groups[i].where = server;
+        sim->group_of[taken++] = i; /* scratch until rows are numbered */
+        if (most_tokens(node, peer) == MP_CLUSTER_NONE)
+            left = 0;
+        if ((own > left ? own : left) < best) {
+            best = own > left ? own : left;
+            keep = taken;
+            *own_p = own;
+            node->asked_ns[peer] = left > 0 ? (uint64_t)left : 0;
+        }
+    }
+    for (uint32_t t = 0; t < taken; t++) {
+        struct mp_cluster_group *group = &node->groups[sim->group_of[t]];
+
+        if (t >= keep) {
+            group->where = peer;
+            continue;
+        }
+        node->asked[peer] -= group->tokens;
+        read_expert(sim, server, sim->group_of[t]);
+    }
+    return keep > 0;
+}
+
+/* As engine/cluster/rank_choose.c: the message that is expected back last is compared with reading
+ * all that it asks for, or what has most tokens. */
+static void read_instead(struct mp_cluster_sim *sim, uint32_t server)
+{
+    struct mp_cluster_node *node = &sim->nodes[server];
+    uint64_t wait_ns = later(*read_free(sim, server), sim->now_ns) - sim->now_ns;
+    double own = (double)(node->layer_end_ns - sim->now_ns);
+    uint32_t latest, left = 0;
+    bool more;
+
+    for (uint32_t i = 0; i < node->peer_count; i++)
+        node->asked_ns[node->peers[i]] = (uint64_t)call_ns(sim, node->peers[i]);
+    do {
+        latest = MP_CLUSTER_NONE;
+        for (uint32_t i = 0; i < node->peer_count; i++) {
+            if (node->asked_ns[node->peers[i]] > 0 && node->asked[node->peers[i]] > 0 &&
+                (latest == MP_CLUSTER_NONE ||
+                 node->asked_ns[node->peers[i]] > node->asked_ns[latest]))
+                latest = node->peers[i];
+        }
+        more = latest != MP_CLUSTER_NONE && take_back(sim, server, latest, wait_ns, &own);
+        wait_ns = more ? 0 : wait_ns;
+    } while (more);
+    for (uint32_t i = 0; i < node->peer_count; i++) {
+        if (node->asked[node->peers[i]] > 0)
+            node->peers[left++] = node->peers[i];
+    }
+    node->peer_count = left;
 }
 
 static void count(struct mp_cluster_sim *sim, uint32_t server, const struct mp_cluster_group *group,
@@ -279,7 +390,7 @@ static void routed(struct mp_cluster_sim *sim, uint32_t server)
 
         if (sim->counts[e] == 0)
             continue;
-        sim->group_of[e] = node->group_count++;
+        node->group_count++;
         *group =
             (struct mp_cluster_group){ .expert = e, .tokens = sim->counts[e], .where = server };
         kept = placement->device[(size_t)server * sim->ids + id] != 0;
@@ -289,7 +400,12 @@ static void routed(struct mp_cluster_sim *sim, uint32_t server)
         } else {
             send_away(sim, server, node->group_count - 1);
         }
-        count(sim, server, group, group->where == server);
+    }
+    if (as_ranks(sim) && sim->config->place->pages && sim->page_s[server] >= 0)
+        read_instead(sim, server);
+    for (uint32_t i = 0; i < node->group_count; i++) {
+        sim->group_of[node->groups[i].expert] = i;
+        count(sim, server, &node->groups[i], node->groups[i].where == server);
     }
     send_messages(sim, server);
     end_if_done(sim, server);

@@ -117,8 +117,8 @@ static void asking_takes_two_messages_and_the_work(void)
     mp_cluster_result_fini(&r);
 }
 
-/* The same with devices that have work for messages: the row leaves at 1011 and is there at 2136; its
- * rows and its expert take until 2288; the result is back at 3413, and taken at 3434. */
+/* The same with devices that have work for messages: the row leaves at 1011 and is there at 2136;
+ * its rows and its expert take until 2288; the result is back at 3413, and taken at 3434. */
 static void messages_take_time_of_both_devices(void)
 {
     struct cluster_world w;
@@ -146,10 +146,9 @@ static void servers_of_one_host_share_its_processors(void)
     struct mp_cluster_result r;
 
     for (uint32_t processors = 0; processors <= 3; processors++) {
-        static const double us[4][3] = { { 1110, 1110, 1110 },
-                                         { 3110, 3220, 3330 },
-                                         { 1110, 1220, 2110 },
-                                         { 1110, 1110, 1110 } };
+        static const double us[4][3] = {
+            { 1110, 1110, 1110 }, { 3110, 3220, 3330 }, { 1110, 1220, 2110 }, { 1110, 1110, 1110 }
+        };
 
         world_init(&w, 3, 1, 1, 1, 1);
         w.cluster.processors = processors;
