@@ -26,6 +26,16 @@ void mp_rank_head(const struct mp_rank *rank, struct mp_message_head *head,
     };
 }
 
+void mp_rank_note_message(const struct mp_rank *rank, const char *what, uint64_t start_ns,
+                          const struct mp_message_head *call)
+{
+    struct mp_timeline *timeline = rank->config.engine->timeline;
+
+    mp_timeline_span(
+        timeline, rank->track, what, start_ns, mp_timeline_now_ns(timeline),
+        &(struct mp_timeline_args){ { "experts", "rows" }, { call->groups, call->rows } });
+}
+
 /* What a peer sent before it died counts; what came after garbage does not. */
 static void lose(struct mp_rank *rank, uint32_t peer, const char *why)
 {
@@ -163,6 +173,7 @@ enum mp_status mp_rank_receive(struct mp_rank *rank, bool *any_p)
         mp_rank_tell_results(rank);
     }
     while (found && status == MP_OK) {
+        rank->found_ns = mp_timeline_now_ns(rank->config.engine->timeline);
         status = transport->ops->poll(transport, rank->message_bytes_max, &arrival, &found);
         if (status == MP_OK && found) {
             *any_p = true;
@@ -246,6 +257,9 @@ static enum mp_status allocate_peers(struct mp_rank *rank)
     const uint64_t call =
         mp_message_call_bytes(l, l->experts, l->tokens_max, l->tokens_max * l->top_k);
 
+    rank->track = rank->config.engine->timeline != NULL
+                      ? mp_timeline_add_track(rank->config.engine->timeline, "messages")
+                      : 0;
     for (uint32_t p = 0; p < rank->ranks; p++) {
         struct mp_peer *peer = &rank->peer[p];
 

@@ -71,6 +71,9 @@ struct mp_rank {
     struct mp_rank_report report;
     bool leaving; /* nothing will be asked any more */
 
+    unsigned track;    /* what messages take of this rank's time */
+    uint64_t found_ns; /* when the message that is handled was looked for */
+
     uint64_t given[2 * MP_RANKS_MAX]; /* requests of others that wait here, the oldest first */
     uint32_t given_count, want_next;
     uint64_t want_ns; /* of the last WANT */
@@ -150,6 +153,10 @@ enum mp_status mp_rank_receive(struct mp_rank *rank, bool *any_p) MP_MUST_CHECK;
 /* Send a message to a rank. What cannot be sent is no error here: whoever waits for an answer
  * does not get one. False: it was not sent. */
 bool mp_rank_send(struct mp_rank *rank, uint32_t to, void *message, uint64_t bytes);
+
+/* On the timeline: what this rank did for a call's message since `start_ns`. */
+void mp_rank_note_message(const struct mp_rank *rank, const char *what, uint64_t start_ns,
+                          const struct mp_message_head *call);
 
 /* Fill the head of a message. */
 void mp_rank_head(const struct mp_rank *rank, struct mp_message_head *head,

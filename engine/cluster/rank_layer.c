@@ -113,9 +113,10 @@ static enum mp_status ask(void *ctx, uint32_t layer, const float *input,
         call->id = ++rank->next_call;
         call->open = true;
         call->tried = 0;
-        make_call(rank, p, input, work, count);
         call->began_ns = mp_timeline_now_ns(rank->config.engine->timeline);
+        make_call(rank, p, input, work, count);
         send_call(rank, p);
+        mp_rank_note_message(rank, "send", call->began_ns, call->message);
     }
     return MP_OK;
 }
@@ -187,6 +188,7 @@ void mp_rank_take_reply(struct mp_rank *rank, uint32_t from, const struct mp_mes
     put_results(rank, &peer->call, message->values);
     peer->call.open = false;
     note_call(rank, peer, asked);
+    mp_rank_note_message(rank, "take", rank->found_ns, asked);
 }
 
 void mp_rank_take_refusal(struct mp_rank *rank, uint32_t from, const struct mp_message *message)

@@ -94,6 +94,7 @@ enum mp_status mp_rank_serve(struct mp_rank *rank, uint32_t from, const struct m
         return MP_OK;
     }
     reply(rank, from, message);
+    mp_rank_note_message(rank, "serve", rank->found_ns, message->head);
     rank->report.served++;
     return MP_OK;
 }
