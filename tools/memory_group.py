@@ -7,8 +7,8 @@ from pathlib import Path
 class MemoryGroup:
     """Version 1 or 2, whichever can be made; None in `path` if none can, and `why` says why."""
 
-    def __init__(self):
-        name = f"moepager-test-{os.getpid()}"
+    def __init__(self, suffix=""):
+        name = f"moepager-test-{os.getpid()}{suffix}"
         self.path, self.why = None, []
         for root, limit in (("/sys/fs/cgroup/memory", "memory.limit_in_bytes"),
                             ("/sys/fs/cgroup", "memory.max")):

@@ -1,8 +1,9 @@
-"""What the simulator needs to know of a test bed, measured, and what it then says.
+"""What the simulator needs to know of a test bed, measured there, and what it then says.
 
-Of one machine: a layer and its experts from a timeline, a read from a run with less memory, which
-experts each server's users choose from a trace. Of the links: what a message takes, from a run in
-which one server's users ask and the other servers are idle.
+All times are those of ranks on the bed, from the timelines of short runs in which one server's users
+ask and the other servers are idle: with calls (uniform, before and after each placement, as a machine
+does not always take the same time) what a layer, an expert and a message take, with reads (local) what
+a read adds. Which experts each server's users choose is from a trace.
 """
 import json
 import math
@@ -20,37 +21,140 @@ def bench(args, *more):
     return json.loads(subprocess.run(words, capture_output=True, text=True, check=True).stdout)
 
 
-def solve_layer(forwards, experts, layers, k):
-    """us of an expert, its token, a layer, its token, from steps of one token and of a prompt."""
+def read_events(path):
+    """Spans of a timeline in the order of time, us."""
+    events = [e for e in json.loads(path.read_text())["traceEvents"] if "dur" in e]
+    return sorted(events, key=lambda e: e["ts"])
+
+
+def end_of(event):
+    return event["ts"] + event["dur"]
+
+
+def read_forwards(events):
+    """Of each forward pass that asked somebody or not: its tokens, and its parts by name."""
+    passes = [{"tokens": f["args"]["tokens"], "at": f["ts"], "end": end_of(f), "send": [], "take": [],
+               "experts": []} for f in events if f["name"] == "forward"]
+    at = 0
+    for event in events:
+        while at < len(passes) and passes[at]["end"] <= event["ts"]:
+            at += 1
+        if at < len(passes) and event["ts"] >= passes[at]["at"] and event["name"] in passes[at]:
+            passes[at][event["name"]].append(event)
+    return passes
+
+
+def read_windows(one):
+    """The layers of a pass that asked somebody: from the first message on until all answers are
+    there and own experts are computed."""
+    windows, open_calls = [], 0
+    for event in sorted(one["send"] + one["take"], key=end_of):
+        if event["name"] == "send" and open_calls == 0:
+            windows.append({"at": event["ts"], "sends": [], "takes": []})
+        open_calls += 1 if event["name"] == "send" else -1
+        windows[-1]["sends" if event["name"] == "send" else "takes"].append(event)
+    for window in windows:
+        window["end"] = end_of(window["takes"][-1])
+        window["experts"] = [e for e in one["experts"] if window["at"] <= e["ts"] < window["end"]]
+    return windows
+
+
+def mean_of(events, key=None):
+    return statistics.mean(e["dur"] if key is None else e["args"][key] for e in events)
+
+
+def is_small(event):
+    """Of a step of one token."""
+    return event["args"]["rows"] == event["args"]["experts"]
+
+
+def measure_experts(events):
+    experts = [e for e in events if e["name"] == "experts"]
+    few = [e for e in experts if is_small(e)]
+    many = [e for e in experts if not is_small(e)]
+    each = sum(e["dur"] for e in few) / sum(e["args"]["experts"] for e in few)
+    more = sum(e["args"]["rows"] - e["args"]["experts"] for e in many)
+    token = max(LEAST, sum(e["dur"] - each * e["args"]["experts"] for e in many) / more)
+    return {"expert_us": max(LEAST, each - token), "expert_token_us": token}
+
+
+def expert_work(times, event):
+    return times["expert_us"] * event["args"]["experts"] + times["expert_token_us"] * event["args"]["rows"]
+
+
+def measure_layer(passes, layers):
+    """What a layer takes beside experts and messages."""
     seen = {}
-    for forward in forwards:
-        end = forward["ts"] + forward["dur"]
-        inside = [e for e in experts if forward["ts"] <= e["ts"] < end]
-        seen.setdefault(forward["args"]["tokens"], []).append(
-            (forward["dur"] / layers, sum(e["dur"] for e in inside) / layers,
-             sum(e["args"]["experts"] for e in inside) / layers))
+    for one in passes:
+        windows = read_windows(one)
+        busy = sum(w["end"] - w["at"] for w in windows)
+        busy += sum(e["dur"] for e in one["experts"]
+                    if not any(w["at"] <= e["ts"] < w["end"] for w in windows))
+        seen.setdefault(one["tokens"], []).append((one["end"] - one["at"] - busy) / layers)
     tokens = max(seen)
-    all_1, work_1, _ = (statistics.median(x) for x in zip(*seen[1]))
-    all_n, work_n, used = (statistics.median(x) for x in zip(*seen[tokens][-3:]))
-    token = max(LEAST, (work_n - used * work_1 / k) / (tokens * k - used))
-    layer_token = max(LEAST, (all_n - work_n - all_1 + work_1) / (tokens - 1))
-    return {"expert_us": max(LEAST, work_1 / k - token), "expert_token_us": token,
-            "layer_us": max(LEAST, all_1 - work_1 - layer_token), "layer_token_us": layer_token}
+    one, all_of = statistics.mean(seen[1]), statistics.mean(seen[tokens])
+    token = max(LEAST, (all_of - one) / (tokens - 1))
+    return {"layer_us": max(LEAST, one - token), "layer_token_us": token}
 
 
-def measure_machine(args, config, folder):
-    """Times of one server with nothing to wait for, and of reading an expert."""
-    shape = ("--prompt-tokens", args.prompt, "--gen-tokens", args.gen, "--repeat", 4)
-    whole = bench(args, *shape, "--budget", "all", "--timeline", f"{folder}/timeline")
-    events = [e for e in json.loads((folder / "timeline").read_text())["traceEvents"] if "dur" in e]
-    times = solve_layer([e for e in events if e["name"] == "forward"],
-                        [e for e in events if e["name"] == "experts"],
-                        config["num_hidden_layers"], config["num_experts_per_tok"])
-    part = bench(args, *shape, "--budget", "35%")
-    extra = [1e3 * (a["tpot_ms"] - whole["median"]["tpot_ms"]) * (args.gen - 1) /
-             max(1, a["decode_counters"]["misses"]) for a in part["runs"][1:]]
-    times["load_us"] = max(LEAST, statistics.median(extra))
-    return times
+def rows_there(args, event):
+    """Rows that a call sends: each token's once."""
+    return 1 if is_small(event) else min(event["args"]["rows"], args.prompt)
+
+
+def link_us(args, config, event):
+    """Rows there and back on the link."""
+    row, groups, rows = 4 * config["hidden_size"], event["args"]["experts"], event["args"]["rows"]
+    return (2 * HEAD_BYTES + GROUP_BYTES * groups + row * (rows_there(args, event) + rows)) * 8 / args.mbit
+
+
+def measure_rest(args, config, passes, times):
+    """(us, rows, messages): what layers that asked somebody take beside experts and the link, and
+    how many rows were handled for it one after the other: all that are sent, and at the other end
+    and back those of the message that takes longest."""
+    seen = []
+    for one in passes:
+        for window in read_windows(one):
+            ways = [(link_us(args, config, e) + expert_work(times, e),
+                     rows_there(args, e) + 2 * e["args"]["rows"]) for e in window["sends"]]
+            seen.append((window["end"] - window["at"] - max(ways)[0],
+                         sum(rows_there(args, e) for e in window["sends"]) + max(ways)[1],
+                         len(window["sends"])))
+    return [statistics.mean(x) for x in zip(*seen)]
+
+
+def measure_messages(args, config, asking, answering, passes, times):
+    """What a message takes at both ends, of one row and of each further one, and between them."""
+    def mean_of(events, name, work=lambda e: 0):
+        return statistics.mean(e["dur"] - work(e) for e in events
+                               if e["name"] == name and is_small(e))
+
+    one = measure_rest(args, config, [p for p in passes if p["tokens"] == 1], times)
+    all_of = measure_rest(args, config, [p for p in passes if p["tokens"] > 1], times)
+    row = max(0, (all_of[0] - one[0]) / (all_of[1] - one[1]))
+    calls = {"row_us": row, "send_us": max(0, mean_of(asking, "send") - row),
+             "take_us": max(0, mean_of(asking, "take") - row),
+             "serve_us": max(0, mean_of(answering, "serve", lambda e: expert_work(times, e)) - 2 * row)}
+    return {**calls, "call_us": max(0, one[0] - row * one[1] - one[2] * calls["send_us"] -
+                                    calls["take_us"] - calls["serve_us"])}
+
+
+def measure_calls(args, config, folder, runs):
+    """(times of a machine, times of calls) from runs with calls; rank 0 asked."""
+    by_rank = [[read_events(folder / f"timeline.{run}.uniform.{n}") for run in runs] for n in (0, 1, 2)]
+    asking, answering = sum(by_rank[0], []), sum(by_rank[1] + by_rank[2], [])
+    passes = sum(map(read_forwards, by_rank[0]), [])
+    times = measure_experts(asking + answering)
+    times.update(measure_layer(passes, config["num_hidden_layers"]))
+    return times, measure_messages(args, config, asking, answering, passes, times)
+
+
+def measure_reads(config, folder, times, run):
+    """us of all reads that layers waited for, from the run with reads."""
+    passes = read_forwards(read_events(folder / f"timeline.{run}.local.0"))
+    return sum(one["end"] - one["at"] - sum(e["dur"] for e in one["experts"]) -
+               config["num_hidden_layers"] * (times["layer_us"] + times["layer_token_us"] * one["tokens"])
+               for one in passes)
 
 
 def draw_weight(share):
@@ -82,42 +186,48 @@ def measure_shares(args, config, requests, servers, folder):
     return domains + domains[1:] + domains[:1]
 
 
-def message_us(args, config, times, line):
-    """A message there and back without its bytes on the link and the work at the other end."""
-    groups = (config["num_hidden_layers"] * args.gen * config["num_experts_per_tok"] *
-              line["own_requests"] * (1 - line["local_share"]) / line["calls"])
-    row = 4 * config["hidden_size"]
-    wire = (2 * HEAD_BYTES + GROUP_BYTES * groups + row * (1 + groups)) * 8 / args.mbit
-    fixed = statistics.mean(us for us in line["call_us"] if us > 0)
-    return max(0, fixed - wire - groups * (times["expert_us"] + times["expert_token_us"]))
+def write_machine(times, folder):
+    machine = {"link_gbps": 1, "copy_us": 0, "device_gbps": 1e6, "device_gflops": 1e7,
+               "launch_us": 0, "device_gib": 1000, "step_us": LEAST, **times}
+    (folder / "bed.machine").write_text("".join(f"{k} {v:.6f}\n" for k, v in machine.items()))
 
 
-def write_files(args, config, cluster, times, shares, call_us, folder):
-    """The cluster file of the ranks, with models and machines that have the measured times."""
+def write_files(args, config, cluster, times, shares, calls, processors, own_requests, folder):
+    """The cluster file of the ranks, with a model and a machine that have the measured times."""
     each = 3 * config["hidden_size"] * config["moe_intermediate_size"] * 2
     model = {"layers": config["num_hidden_layers"], "experts": config["num_experts"],
              "top_k": config["num_experts_per_tok"], "hidden": config["hidden_size"],
              "expert_ffn": config["moe_intermediate_size"], "vocabulary": 1,
              "attention_params": 1, "kv_bytes": 0}
-    machine = {"link_gbps": 1, "copy_us": 0, "device_gbps": 1e6, "device_gflops": 1e7,
-               "launch_us": 0, "device_gib": 1000, "step_us": LEAST, **times}
-    for name, values in (("model", model), ("machine", machine)):
-        (folder / f"bed.{name}").write_text("".join(f"{k} {v:.6f}\n" if isinstance(v, float)
-                                                    else f"{k} {v}\n" for k, v in values.items()))
+    (folder / "bed.model").write_text("".join(f"{k} {v}\n" for k, v in model.items()))
+    write_machine(times, folder)
     other = 2 * (2 * config["hidden_size"] + model["layers"] *
                  (1 + config["hidden_size"] * config["num_experts"]))
-    for server in cluster["servers"]:
-        server.update(machine=f"{folder}/bed.machine",
-                      device_gib=(other + (server.pop("slots") + 1.5) * each) / 2 ** 30)
-    cluster.update(model=f"{folder}/bed.model", requests=args.requests, latency_us=0,
-                   call_us=call_us, value_bytes=4, head_bytes=HEAD_BYTES + GROUP_BYTES,
-                   rows_once=1, shares=shares, known=0, shift_after=args.shift)
-    (folder / "simulated").write_text(json.dumps(cluster))
+    servers = [{"machine": f"{folder}/bed.machine", "mbit": server["mbit"],
+                "arrival_s": server["arrival_s"],
+                "device_gib": (other + (server["slots"] + 1.5) * each) / 2 ** 30}
+               for server in cluster["servers"]]
+    file = dict(cluster, servers=servers)
+    file.update(model=f"{folder}/bed.model", requests=args.requests, latency_us=0, **calls,
+                   processors=processors, value_bytes=4, head_bytes=HEAD_BYTES + GROUP_BYTES,
+                   rows_once=1, shares=shares, known=-1, shift_after=args.shift)
+    (folder / "simulated").write_text(json.dumps(file))
+    file.update(servers=servers[:1], requests=own_requests)
+    (folder / "simulated_one").write_text(json.dumps(file))
 
 
-def simulate(args, folder, places):
+def put_load(args, config, times, folder, runs):
+    """What a read takes: those that layers waited for by those that the simulator sees in the same
+    run. So what a rank reads again, because a read took the place of what it keeps, is in."""
+    reads = simulate(args, folder, "local", "simulated_one", runs[0])["local"]["reads"]
+    us = statistics.mean(measure_reads(config, folder, times, run) for run in runs)
+    times["load_us"] = max(LEAST, us / max(1, reads))
+    write_machine(times, folder)
+
+
+def simulate(args, folder, places, cluster="simulated", requests="requests"):
     done = subprocess.run([str(args.program), "simulate", "--json", "--cluster",
-                           f"{folder}/simulated", "--requests", f"{folder}/requests", "--place",
+                           f"{folder}/{cluster}", "--requests", f"{folder}/{requests}", "--place",
                            places], capture_output=True, text=True)
     if done.returncode != 0:
         raise OSError(f"simulate: {done.stderr.strip()}")

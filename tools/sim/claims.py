@@ -100,7 +100,7 @@ TAIL = '''
 - **40 to 44** (Prism): requests take a tenth of the paper's time, because its framework's time per layer is not modelled, and
   placement then weighs more: Prism gains more against the best other (41, 42), and migration more (43). Paging from host memory
   beats remote calls over 500 Mbit/s for DeepSeek-V2-Lite, whose experts are small, and loses for Mixtral, as the paper's Table I
-  says; `united`, which weighs both, is ahead of each in these simulations and behind on the real
+  says; `united`, which weighs both, is ahead of each in these simulations, and under load on the real
   [test bed](cluster.md#test-bed). In 44 domains are those of three kinds of users however many servers there are.
 
 ## Commands
