@@ -204,8 +204,8 @@ enum mp_status mp_forward(struct mp_engine *engine, const struct mp_batch *batch
  */
 enum mp_status mp_engine_set_budget(struct mp_engine *engine, uint64_t budget_bytes) MP_MUST_CHECK;
 
-/* With config.lookahead: ids guessed for the tokens after the next batch, nearest first, and how
- * likely each is, 0..1. */
+/* With config.lookahead: ids guessed for the tokens after the next batch, of all its sequences,
+ * nearest first, and how likely each is, 0..1. */
 void mp_engine_expect(struct mp_engine *engine, const uint32_t *ids, const float *chances,
                       uint32_t count);
 

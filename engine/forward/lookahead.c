@@ -15,12 +15,11 @@
 #define REACH 2u        /* layers ahead: what is read earlier takes slots for longer */
 #define LEAST 0.45f     /* share from which an expert is worth a read */
 #define TOKENS_MOST 16u /* a larger batch wants nearly every expert of a layer anyway */
-#define EXPECTED_MOST 8u
+#define EXPECTED_MOST (TOKENS_MOST * 8)
 
 struct mp_lookahead {
     const struct mp_engine *engine;
     struct mp_heat *heat;
-    uint32_t tokens; /* W */
     uint32_t expected[EXPECTED_MOST], expected_count;
     float chance[EXPECTED_MOST];
     float *share;   // (experts)
@@ -51,7 +50,6 @@ enum mp_status mp_lookahead_create(const struct mp_engine *engine,
     if (lookahead == NULL)
         return mp_fail_no_memory("the lookahead", sizeof(*lookahead));
     lookahead->engine = engine;
-    lookahead->tokens = engine->config.lookahead;
     take_arrays(lookahead, &arena);
     status = mp_arena_open(&arena, "the lookahead");
     if (status == MP_OK) {
@@ -81,9 +79,7 @@ void mp_lookahead_destroy(struct mp_lookahead *lookahead)
 void mp_lookahead_expect(struct mp_lookahead *lookahead, const uint32_t *ids, const float *chances,
                          uint32_t count)
 {
-    const uint32_t most = lookahead->tokens < EXPECTED_MOST ? lookahead->tokens : EXPECTED_MOST;
-
-    lookahead->expected_count = count < most ? count : most;
+    lookahead->expected_count = count < EXPECTED_MOST ? count : EXPECTED_MOST;
     memcpy(lookahead->expected, ids, lookahead->expected_count * sizeof(ids[0]));
     memcpy(lookahead->chance, chances, lookahead->expected_count * sizeof(chances[0]));
 }

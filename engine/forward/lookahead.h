@@ -18,8 +18,8 @@ enum mp_status mp_lookahead_create(const struct mp_engine *engine,
                                    struct mp_lookahead **lookahead_p) MP_MUST_CHECK;
 void mp_lookahead_destroy(struct mp_lookahead *lookahead);
 
-/* The ids guessed for the tokens after the next batch, nearest first, and how likely each is; until
- * the batch has run. */
+/* The ids guessed for the tokens after the next batch, of all its sequences, nearest first, and how
+ * likely each is; until the batch has run. */
 void mp_lookahead_expect(struct mp_lookahead *lookahead, const uint32_t *ids, const float *chances,
                          uint32_t count);
 

@@ -25,6 +25,7 @@ struct mp_drafts {
     struct mp_draft quick_unused[SEQUENCES_MAX];
     struct mp_faster faster; /* to ask the source that takes time, way 1, or the quick one */
     bool compared;           /* this step went one of these ways */
+    uint32_t together;       /* sequences of the last step */
     struct mp_drafts_expected expected;
     struct mp_drafts_stats stats;
 };
@@ -116,15 +117,22 @@ static enum mp_status guess(struct mp_drafts *drafts, const uint32_t *sequence,
     return status;
 }
 
-/* Guesses of a draft from the k-th on are expected. */
+/* Guesses of these sequences' drafts (by sequence) from the k-th on are expected. */
 static void expect(struct mp_drafts *drafts, const struct mp_gain *gain,
-                   const struct mp_draft *draft, uint32_t k)
+                   const struct mp_draft *draft_of, const uint32_t *sequence, uint32_t count,
+                   uint32_t k)
 {
     struct mp_drafts_expected *expected = &drafts->expected;
 
-    for (uint32_t i = k; i < draft->count && expected->count < drafts->config.ahead; i++) {
-        expected->token[expected->count] = draft->token[i];
-        expected->chance[expected->count++] = (float)mp_gain_chance(gain, draft, i + 1);
+    for (uint32_t i = k; i < k + drafts->config.ahead; i++) {
+        for (uint32_t s = 0; s < count; s++) {
+            const struct mp_draft *draft = &draft_of[sequence[s]];
+
+            if (i >= draft->count || expected->count == MP_DRAFTS_EXPECTED_MAX)
+                continue;
+            expected->token[expected->count] = draft->token[i];
+            expected->chance[expected->count++] = (float)mp_gain_chance(gain, draft, i + 1);
+        }
     }
 }
 
@@ -140,19 +148,23 @@ static void cut(struct mp_drafts *drafts, uint32_t sequence, uint32_t k)
 }
 
 /* In a step that checks nothing: the quick source's guesses, unless the other one has some. */
-static enum mp_status expect_quick(struct mp_drafts *drafts, uint32_t sequence, uint32_t room)
+static enum mp_status expect_quick(struct mp_drafts *drafts, const uint32_t *sequence,
+                                   const uint32_t *room, uint32_t count)
 {
     struct mp_draft_source *quick = drafts->config.quick;
     const uint32_t ahead = drafts->config.ahead;
-    struct mp_draft *draft = &drafts->quick_unused[sequence];
-    enum mp_status status;
+    enum mp_status status = MP_OK;
 
-    draft->count = 0;
-    if (quick == NULL || ahead == 0 || room == 0)
-        return MP_OK;
-    status = quick->ops->guess(quick, sequence, ahead < room ? ahead : room, draft);
+    for (uint32_t i = 0; i < count && status == MP_OK; i++) {
+        struct mp_draft *draft = &drafts->quick_unused[sequence[i]];
+
+        draft->count = 0;
+        if (quick != NULL && room[i] > 0)
+            status =
+                quick->ops->guess(quick, sequence[i], ahead < room[i] ? ahead : room[i], draft);
+    }
     if (status == MP_OK && drafts->expected.count == 0)
-        expect(drafts, &drafts->quick_gain, draft, 0);
+        expect(drafts, &drafts->quick_gain, drafts->quick_unused, sequence, count, 0);
     return status;
 }
 
@@ -169,7 +181,7 @@ enum mp_status mp_drafts_plan(struct mp_drafts *drafts, const uint32_t *sequence
                               const uint32_t *room, uint32_t count, uint32_t total)
 {
     const bool quick = drafts->config.source->ops->quick;
-    const uint32_t ahead = count == 1 ? drafts->config.ahead : 0;
+    const uint32_t ahead = drafts->config.ahead;
     const struct mp_draft *all[SEQUENCES_MAX];
     uint32_t most = drafts->config.most, k;
     enum mp_status status;
@@ -183,6 +195,9 @@ enum mp_status mp_drafts_plan(struct mp_drafts *drafts, const uint32_t *sequence
         k = mp_gain_choose(&drafts->gain, all, count, most);
     }
     drafts->expected.count = 0;
+    if (count != drafts->together)
+        mp_faster_forget(&drafts->faster);
+    drafts->together = count;
     status = guess(drafts, sequence, room, count, asks_ahead(drafts, k, ahead) ? k + ahead : k);
     if (status != MP_OK)
         return status;
@@ -192,11 +207,11 @@ enum mp_status mp_drafts_plan(struct mp_drafts *drafts, const uint32_t *sequence
         k = mp_gain_choose(&drafts->gain, all, count, most);
     }
     if (ahead > 0)
-        expect(drafts, &drafts->gain, &drafts->draft[sequence[0]], k);
+        expect(drafts, &drafts->gain, drafts->draft, sequence, count, k);
     drafts->k = 0;
     for (uint32_t i = 0; i < count; i++)
         cut(drafts, sequence[i], k);
-    return ahead > 0 && k == 0 ? expect_quick(drafts, sequence[0], room[0]) : MP_OK;
+    return ahead > 0 && k == 0 ? expect_quick(drafts, sequence, room, count) : MP_OK;
 }
 
 const struct mp_draft *mp_drafts_of(const struct mp_drafts *drafts, uint32_t sequence)

@@ -27,7 +27,7 @@ struct mp_drafts_config {
     struct mp_draft_source *quick;  /* beside a source that takes time, or NULL; owned as well */
     uint32_t sequences;
     uint32_t most;  /* guesses to check for each sequence, 1..MP_DRAFT_MAX */
-    uint32_t ahead; /* guesses for a lookahead, at most MP_DRAFT_AHEAD_MAX; 0: none */
+    uint32_t ahead; /* guesses of each sequence for a lookahead, 0..MP_DRAFT_AHEAD_MAX */
     bool always;    /* do not compare times: check all guesses */
 };
 
@@ -56,12 +56,13 @@ enum mp_status mp_drafts_plan(struct mp_drafts *drafts, const uint32_t *sequence
                               const uint32_t *room, uint32_t count, uint32_t total) MP_MUST_CHECK;
 const struct mp_draft *mp_drafts_of(const struct mp_drafts *drafts, uint32_t sequence);
 
-/* The tokens that are guessed behind those of this step, if it has one sequence; count 0: none.
- * They stay until the next plan. */
+/* The tokens that are guessed behind those of this step: of all sequences the next one, then of all
+ * the one after it, and so on; count 0: none. They stay until the next plan. */
+#define MP_DRAFTS_EXPECTED_MAX 128u
 struct mp_drafts_expected {
     uint32_t count;
-    uint32_t token[MP_DRAFT_AHEAD_MAX];
-    float chance[MP_DRAFT_AHEAD_MAX]; /* that it and all before it are right */
+    uint32_t token[MP_DRAFTS_EXPECTED_MAX];
+    float chance[MP_DRAFTS_EXPECTED_MAX]; /* that it and all before it are right */
 };
 const struct mp_drafts_expected *mp_drafts_expected(const struct mp_drafts *drafts);
 

@@ -59,6 +59,14 @@ void mp_faster_note(struct mp_faster *faster, uint64_t ns)
     faster->trial_ns = 0;
 }
 
+void mp_faster_forget(struct mp_faster *faster)
+{
+    faster->ns = 0;
+    faster->trying = false;
+    faster->settled = false;
+    faster->left = faster->pause;
+}
+
 void mp_faster_interrupt(struct mp_faster *faster)
 {
     faster->settled = false;

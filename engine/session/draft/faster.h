@@ -30,6 +30,9 @@ unsigned mp_faster_way(const struct mp_faster *faster);
 /* A step went that way, and took so long. */
 void mp_faster_note(struct mp_faster *faster, uint64_t ns);
 
+/* Steps take another time from now on. The way in use stays. */
+void mp_faster_forget(struct mp_faster *faster);
+
 /* A step went neither way. */
 void mp_faster_interrupt(struct mp_faster *faster);
 

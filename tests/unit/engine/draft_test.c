@@ -270,6 +270,22 @@ static void steps_of_other_kinds_do_not_count(void)
     CHECK_EQ(mp_faster_way(&faster), 0);
 }
 
+/* A trial in the middle of which all steps become shorter says nothing of the way. */
+static void steps_of_another_length_are_not_compared(void)
+{
+    struct mp_faster faster;
+
+    mp_faster_init(&faster);
+    while (!faster.trying || faster.tried < 4)
+        mp_faster_note(&faster, 1000000);
+    mp_faster_forget(&faster);
+    CHECK_EQ(mp_faster_way(&faster), 0);
+    for (unsigned i = 0; i < 200; i++) {
+        mp_faster_note(&faster, 500000);
+        CHECK_EQ(faster.way, 0);
+    }
+}
+
 /* A quick source is asked for what a lookahead wants behind what is checked. */
 static void guesses_behind_those_that_are_checked_are_expected(void)
 {
@@ -298,8 +314,33 @@ static void guesses_behind_those_that_are_checked_are_expected(void)
     CHECK_EQ(mp_drafts_of(drafts, 0)->count, 0);
     CHECK_EQ(expected->count, 3);
     CHECK_EQ(expected->token[0], 0);
-    CHECK_EQ(mp_drafts_plan(drafts, sequence, room, 2, 8), MP_OK);
-    CHECK_EQ(expected->count, 0); /* of two texts */
+    mp_drafts_destroy(drafts);
+}
+
+/* Of several texts the nearest tokens come first, and one that ends soon has fewer. */
+static void all_texts_of_a_batch_are_expected(void)
+{
+    static const uint32_t sequence[] = { 1, 0, 2 }, room[] = { 9, 3, 9 };
+    static const uint32_t nearest_first[] = { 42, 2, 43, 44 }; /* of text 2 nothing is known */
+    struct mp_drafts_config config = { .sequences = 3, .most = 2, .ahead = 3, .always = true };
+    const struct mp_drafts_expected *expected;
+    struct mp_drafts *drafts;
+
+    CHECK_EQ(mp_draft_lookup_create(3, 64, &config.source), MP_OK);
+    CHECK_EQ(mp_drafts_create(&config, &drafts), MP_OK);
+    expected = mp_drafts_expected(drafts);
+    mp_drafts_begin(drafts);
+    for (uint32_t i = 0; i < 24; i++) {
+        mp_drafts_push(drafts, 0, i % 6);
+        mp_drafts_push(drafts, 1, 40 + i % 6);
+    }
+    CHECK_EQ(mp_drafts_plan(drafts, sequence, room, 3, 6), MP_OK);
+    CHECK_EQ(mp_drafts_of(drafts, 0)->count, 2);
+    CHECK_EQ(mp_drafts_of(drafts, 1)->count, 2);
+    CHECK_EQ(expected->count, 4);
+    for (uint32_t i = 0; i < expected->count; i++)
+        CHECK_EQ(expected->token[i], nearest_first[i]);
+    CHECK(expected->chance[2] < expected->chance[0]);
     mp_drafts_destroy(drafts);
 }
 
@@ -408,7 +449,9 @@ int main(void)
     RUN(running_an_old_text_is_no_cost_of_a_guess);
     RUN(the_faster_way_is_found);
     RUN(steps_of_other_kinds_do_not_count);
+    RUN(steps_of_another_length_are_not_compared);
     RUN(guesses_behind_those_that_are_checked_are_expected);
+    RUN(all_texts_of_a_batch_are_expected);
     RUN(a_slow_source_is_asked_for_a_lookahead_if_steps_are_faster_so);
     RUN(a_slow_source_is_always_asked_where_times_do_not_count);
     return 0;
