@@ -94,25 +94,27 @@ static void solve(struct mp_likely *likely, double prior)
     }
 }
 
+/* All sums in one pass: one after the other, each would wait for its own additions. */
 static void learn(struct mp_likely *likely, uint32_t layer)
 {
     const struct mp_ghost_facts *facts = likely->facts;
-    const double keep = exp2(-1 / (HALF_LIFE * facts->layers));
+    const double *x = guesses(likely, layer, 0), keep = exp2(-1 / (HALF_LIFE * facts->layers));
+    const size_t experts = facts->experts;
+    double sum[MP_LIKELY_GUESSES][MP_LIKELY_GUESSES] = { { 0 } };
 
-    for (uint32_t i = 0; i < MP_LIKELY_GUESSES; i++) {
-        const double *x = guesses(likely, layer, i);
-
-        for (uint32_t j = 0; j <= i; j++) {
-            const double *z = guesses(likely, layer, j);
-            double sum = 0;
-
-            for (uint32_t e = 0; e < facts->experts; e++)
-                sum += x[e] * z[e];
-            likely->product[i][j] = likely->product[j][i] = keep * likely->product[i][j] + sum;
-        }
+    for (uint32_t i = 0; i < MP_LIKELY_GUESSES; i++)
         likely->target[i] *= keep;
-        for (uint32_t e = 0; e < facts->experts; e++)
-            likely->target[i] += x[e] * likely->share[e];
+    for (size_t e = 0; e < experts; e++) {
+        for (uint32_t i = 0; i < MP_LIKELY_GUESSES; i++) {
+            for (uint32_t j = 0; j <= i; j++)
+                sum[i][j] += x[i * experts + e] * x[j * experts + e];
+            likely->target[i] += x[i * experts + e] * likely->share[e];
+        }
+    }
+    for (uint32_t i = 0; i < MP_LIKELY_GUESSES; i++) {
+        for (uint32_t j = 0; j <= i; j++)
+            likely->product[i][j] = likely->product[j][i] =
+                keep * likely->product[i][j] + sum[i][j];
     }
     /* A token adds about k^2 / experts to the sums in each layer, or more. */
     solve(likely, PRIOR * facts->layers * facts->top_k * facts->top_k / facts->experts);
@@ -146,10 +148,11 @@ void mp_likely_batch(struct mp_likely *likely, uint32_t layer, const uint32_t *i
 
 double mp_likely_share(const struct mp_likely *likely, uint32_t id)
 {
-    const uint32_t experts = likely->facts->experts;
+    const size_t experts = likely->facts->experts;
+    const double *guess = guesses(likely, (uint32_t)(id / experts), 0) + id % experts;
     double share = 0;
 
     for (uint32_t i = 0; i < MP_LIKELY_GUESSES; i++)
-        share += likely->weight[i] * guesses(likely, id / experts, i)[id % experts];
+        share += likely->weight[i] * guess[i * experts];
     return share;
 }
