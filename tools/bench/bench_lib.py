@@ -207,13 +207,18 @@ def median(values):
     return statistics.median(values)
 
 
-def speed(first, this):
-    """How fast, as a multiple of the first: pairs of times -> mean, 95 % interval, each pair."""
-    logs = [math.log(a / b) for a, b in zip(first, this)]
+def interval(ratios):
+    """Geometric mean of ratios, and its 95 % interval."""
+    logs = [math.log(ratio) for ratio in ratios]
     pick = random.Random(1)
     means = sorted(math.fsum(pick.choices(logs, k=len(logs))) / len(logs) for _ in range(10000))
     return {"mean": math.exp(math.fsum(logs) / len(logs)), "low": math.exp(means[250]),
-            "high": math.exp(means[9749]), "pairs": [math.exp(log) for log in logs]}
+            "high": math.exp(means[9749]), "pairs": ratios}
+
+
+def speed(first, this):
+    """How fast, as a multiple of the first: pairs of times -> mean, 95 % interval, each pair."""
+    return interval([a / b for a, b in zip(first, this)])
 
 
 def run_movement(models, file, tokens, unit_bytes, slots, group, folder):
@@ -323,13 +328,13 @@ class Steps:
                                         stdout=subprocess.PIPE, text=True,
                                         env=os.environ | (env or {}))
 
-    def command(self, first, count):
-        print(first, count, file=self.process.stdin, flush=True)
+    def command(self, first, count, *right):
+        print(first, count, *right, file=self.process.stdin, flush=True)
 
-    def forward(self, first, count):
-        """Milliseconds."""
+    def forward(self, first, count, *right):
+        """Milliseconds. right: of a draft's step, with bench_steps_* alone."""
         time.sleep(self.rest_s)
-        self.command(first, count)
+        self.command(first, count, *right)
         line = self.process.stdout.readline()
         if not line:
             sys.exit(f"{self.process.args[0]} ended early")

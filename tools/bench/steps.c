@@ -1,14 +1,16 @@
 /*
- * An engine that runs on command, for tools/bench/pager_overhead and compare_steps:
+ * An engine that runs on command, for tools/bench/pager_overhead, compare_steps and forced_drafts:
  *
  *     bench_steps_pager --model DIR [flags of moepager bench]
  *     bench_steps_plain --model DIR [flags of moepager bench]
  *
  * A line "FIRST COUNT" on stdin: the tokens at these positions are processed as one batch, and what
  * mp_forward() took is printed, in nanoseconds. They are made up, or those of --tokens-file. So two
- * programs can take their steps in turns and meet the same moments of the machine. At the end of
- * stdin: misses, and nanoseconds of the pager's decisions and of the MoE layers, since the last
- * line whose COUNT was 0.
+ * programs can take their steps in turns and meet the same moments of the machine. A line "FIRST
+ * COUNT RIGHT": the step of a draft, with --draft-tokens; the first RIGHT tokens are those of the
+ * text, the others wrong guesses, tokens from WRONG_BACK positions before, and logits are wanted of
+ * all. At the end of stdin: misses, and nanoseconds of the pager's decisions and of the MoE layers,
+ * since the last line whose COUNT was 0.
  */
 #include <inttypes.h>
 #include <stdio.h>
@@ -16,6 +18,9 @@
 
 #include "engine/session/report.h"
 #include "tools/bench/bench_args.h"
+
+#define WRONG_BACK 16u /* near enough for the text's topic to be the same */
+#define LINE_BYTES 128
 
 struct bench {
     struct mp_args args;
@@ -50,9 +55,9 @@ static enum mp_status read_text(struct bench *bench)
 static enum mp_status open_bench(struct bench *bench, int argc, char **argv)
 {
     static struct mp_settings settings;
-    struct mp_session_config config = { .sequences = 1,
-                                        .clock = mp_clock_monotonic(),
-                                        .cancel = &mp_interrupted };
+    struct mp_session_config config = {
+        .sequences = 1, .drafts = true, .clock = mp_clock_monotonic(), .cancel = &mp_interrupted
+    };
     enum mp_status status = bench_args_load(argc, argv, &bench->args, &settings);
     uint32_t tokens;
 
@@ -81,7 +86,13 @@ static uint32_t made_up(const struct bench *bench, uint32_t position)
     return 1 + (position * UINT32_C(2654435761) >> 8) % (bench->session.model.vocab - 1);
 }
 
-static enum mp_status forward(struct bench *bench, uint32_t first, uint32_t count)
+static uint32_t token_at(const struct bench *bench, uint32_t position)
+{
+    return bench->text != NULL ? bench->text[position] : made_up(bench, position);
+}
+
+/* right 0: a prompt, or one token. */
+static enum mp_status forward(struct bench *bench, uint32_t first, uint32_t count, uint32_t right)
 {
     const struct mp_engine_config *config = &bench->session.engine_config;
     const struct mp_batch batch = { .count = count,
@@ -98,13 +109,16 @@ static enum mp_status forward(struct bench *bench, uint32_t first, uint32_t coun
         return mp_fail(MP_ERR_CONFIG, "E_USAGE",
                        "tokens %" PRIu32 " to %" PRIu32 " are beyond a batch or the context", first,
                        first + count);
+    if (right > 0 && (first < WRONG_BACK || count > mp_engine_wanted_max(config)))
+        return mp_fail(MP_ERR_CONFIG, "E_USAGE",
+                       "no step of %" PRIu32 " tokens of a draft at %" PRIu32, count, first);
     if (bench->text != NULL && first + count > bench->text_tokens)
         return mp_fail(MP_ERR_CONFIG, "E_TOKENS_FILE", "%" PRIu32 " tokens, need %" PRIu32,
                        bench->text_tokens, first + count);
     for (uint32_t i = 0; i < count; i++) {
-        bench->token[i] = bench->text != NULL ? bench->text[first + i] : made_up(bench, first + i);
+        bench->token[i] = token_at(bench, first + i - (right > 0 && i >= right ? WRONG_BACK : 0));
         bench->position[i] = first + i;
-        bench->want[i] = i + 1 == count;
+        bench->want[i] = right > 0 || i + 1 == count;
     }
     start_ns = mp_clock_now_ns(config->clock);
     status = mp_forward(bench->session.engine, &batch, &logits);
@@ -116,16 +130,19 @@ static enum mp_status forward(struct bench *bench, uint32_t first, uint32_t coun
 static enum mp_status run(struct bench *bench)
 {
     struct mp_counters before = mp_report_counters(&bench->session), counters;
-    uint32_t first, count;
+    char line[LINE_BYTES];
     enum mp_status status = MP_OK;
 
-    while (status == MP_OK && scanf("%" SCNu32 " %" SCNu32, &first, &count) == 2) {
-        if (count == 0) {
+    while (status == MP_OK && fgets(line, sizeof(line), stdin) != NULL) {
+        uint32_t first, count, right = 0;
+
+        if (sscanf(line, "%" SCNu32 " %" SCNu32 " %" SCNu32, &first, &count, &right) < 2)
+            break;
+        if (count == 0)
             before = mp_report_counters(&bench->session);
-            continue;
-        }
-        status = forward(bench, first, count);
-        if (status == MP_OK)
+        else
+            status = forward(bench, first, count, right);
+        if (count > 0 && status == MP_OK)
             status = mp_check_stdout();
     }
     counters = mp_report_counters_since(&bench->session, &before);

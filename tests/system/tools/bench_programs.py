@@ -94,6 +94,19 @@ def check_overhead(build, model):
         check(done.returncode > 0, True, f"bench_steps_plain {words}")
 
 
+def check_drafts(build, model):
+    """Steps of drafts; a step that no --draft-tokens allows is none."""
+    program = build / "bench_steps_pager"
+    forced = run_json([sys.executable, ROOT / "tools/bench/forced_drafts", "--model", model, "--program", program,
+                       "--accepted", "1,1.25", "--turns", 2, "--gen-tokens", GEN, "--prompt-tokens", 16, "--json"])
+    check([row["accepted"] for row in forced.values()], [1, 1.25], "accepted")
+    check(all(0 < row["ratio"]["low"] <= row["ratio"]["mean"] for row in forced.values()), True, "forced_drafts")
+    for flags, line, wanted in (([], "20 3 1", 2), (["--draft-tokens", "2"], "20 4 1", 2),
+                                (["--draft-tokens", "2"], "0 20\n20 3 1", 0)):
+        done = subprocess.run([program, "--model", model, *flags], input=line, text=True, capture_output=True)
+        check((done.returncode, "of a draft" in done.stderr), (wanted, wanted == 2), line)
+
+
 def check_steps(build, model, folder):
     """A build against itself; ids from a file, and those that are none."""
     program, tokens = build / "bench_steps_pager", folder / "ids"
@@ -101,7 +114,7 @@ def check_steps(build, model, folder):
                          program, program, "--turns", 2, "--gen-tokens", GEN, "--prompt-tokens", 2,
                          "--json", "--flags=--threads 1"])
     for part in ("prompt", "decode"):
-        check(len(compared[part]["turns"]), 2, part)
+        check(len(compared[part]["pairs"]), 2, part)
         check(0 < compared[part]["low"] <= compared[part]["mean"] <= compared[part]["high"], True,
               part)
     for text, wanted in (("1 2 3", 0), ("1 2", 2), ("1 2 4294967295", 2), ("", 2)):
@@ -147,6 +160,7 @@ def main():
         folder = Path(name)
         model = make_model(folder)
         check_overhead(moepager.parent, model)
+        check_drafts(moepager.parent, model)
         check_steps(moepager.parent, model, folder)
         check_windows(moepager.with_name("bench_windows"), folder)
         machine = Machine(moepager, model)
