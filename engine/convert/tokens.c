@@ -11,16 +11,6 @@
 #define FILE_NAME "tokenizer.json"
 #define TEMPLATE_NAME "chat_template.jinja"
 
-/* Kinds of tokens, by their numbers in files. */
-enum {
-    KIND_NORMAL = 1,
-    KIND_UNKNOWN = 2,
-    KIND_CONTROL = 3,
-    KIND_USER = 4,
-    KIND_UNUSED = 5,
-    KIND_BYTE = 6,
-};
-
 /* What files call a tokenizer. */
 enum words_form { WORDS_CUT, WORDS_MARKED, WORDS_SCORED };
 
@@ -62,14 +52,14 @@ static uint32_t kind_of(const struct words *w, uint32_t id)
         id < mp_tokenizer_vocab_count(w->tok) ? mp_tokenizer_content(w->tok, id, &bytes) : NULL;
 
     if (text == NULL)
-        return KIND_UNUSED;
+        return MP_GGUF_TOKEN_UNUSED;
     if (id == w->unknown)
-        return KIND_UNKNOWN;
+        return MP_GGUF_TOKEN_UNKNOWN;
     if (mp_tokenizer_is_special(w->tok, id))
-        return KIND_CONTROL;
+        return MP_GGUF_TOKEN_CONTROL;
     if (w->pieces.added[id])
-        return KIND_USER;
-    return w->form != WORDS_CUT && is_byte(text, bytes) ? KIND_BYTE : KIND_NORMAL;
+        return MP_GGUF_TOKEN_USER;
+    return w->form != WORDS_CUT && is_byte(text, bytes) ? MP_GGUF_TOKEN_BYTE : MP_GGUF_TOKEN_NORMAL;
 }
 
 /* Every row of the embedding has a token, so those that the tokenizer lacks are named. */

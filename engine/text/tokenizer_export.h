@@ -3,7 +3,17 @@
 
 #include "vmm/format/json.h"
 
-/* What writers of GGUF files have to know of a tokenizer.json that was accepted. */
+/* What GGUF files call the parts of a tokenizer; for a tokenizer.json that was accepted. */
+
+/* Kinds of tokens, by their numbers in GGUF files. */
+enum mp_gguf_token_kind {
+    MP_GGUF_TOKEN_NORMAL = 1,
+    MP_GGUF_TOKEN_UNKNOWN = 2,
+    MP_GGUF_TOKEN_CONTROL = 3,
+    MP_GGUF_TOKEN_USER = 4,
+    MP_GGUF_TOKEN_UNUSED = 5,
+    MP_GGUF_TOKEN_BYTE = 6,
+};
 
 /* The name that GGUF files have for how this file cuts text into words; NULL: none that this engine
  * knows. A constant. */

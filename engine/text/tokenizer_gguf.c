@@ -3,6 +3,7 @@
  * pre-tokenizer (byte-level BPE) or scores (SentencePiece); from them this file builds the
  * tokenizer.json that such a model is published with, and loads that.
  */
+#include "engine/text/tokenizer_export.h"
 #include "engine/text/tokenizer_impl.h"
 
 #include <inttypes.h>
@@ -13,9 +14,6 @@
 #include "vmm/base/assert.h"
 
 #define KEY(name) "tokenizer.ggml." name
-
-/* Kinds of tokens, by their numbers in files. */
-enum { KIND_NORMAL = 1, KIND_UNKNOWN, KIND_CONTROL, KIND_USER, KIND_UNUSED, KIND_BYTE };
 
 #define MARK MP_TOK_MARK
 
@@ -271,15 +269,16 @@ static enum mp_status add_piece(const struct making *making, uint64_t id, int64_
     json_t *text = NULL, *entry;
     enum mp_status status = MP_OK;
 
-    if (kind == KIND_CONTROL || kind == KIND_USER || kind == KIND_UNUSED)
+    if (kind == MP_GGUF_TOKEN_CONTROL || kind == MP_GGUF_TOKEN_USER || kind == MP_GGUF_TOKEN_UNUSED)
         return json_array_append_new(making->vocab, json_null()) == 0 ? MP_OK : fail_memory();
     status = make_text(making, "token", id, token, &text);
     if (status != MP_OK)
         return status;
-    entry = kind == KIND_NORMAL ? json_pack("[o, f]", text, score) : json_pack("[o, n]", text);
+    entry =
+        kind == MP_GGUF_TOKEN_NORMAL ? json_pack("[o, f]", text, score) : json_pack("[o, n]", text);
     if (json_array_append_new(making->vocab, entry) != 0)
         return fail_memory();
-    if (kind == KIND_UNKNOWN &&
+    if (kind == MP_GGUF_TOKEN_UNKNOWN &&
         json_object_set_new(making->model, "unk_id", json_integer((json_int_t)id)) != 0)
         return fail_memory();
     return MP_OK;
@@ -289,14 +288,14 @@ static enum mp_status add_token(const struct making *making, uint64_t id, int64_
                                 double score, const struct mp_gguf_value *token)
 {
     const bool scored = making->pre == NULL;
-    const bool special = kind == KIND_CONTROL || (kind == KIND_UNKNOWN && scored);
+    const bool special = kind == MP_GGUF_TOKEN_CONTROL || (kind == MP_GGUF_TOKEN_UNKNOWN && scored);
     enum mp_status status = MP_OK;
 
     if (scored)
         status = add_piece(making, id, kind, score, token);
-    if (status == MP_OK && (special || kind == KIND_USER))
+    if (status == MP_OK && (special || kind == MP_GGUF_TOKEN_USER))
         return add_added(making, id, special, token);
-    if (scored || kind == KIND_UNUSED)
+    if (scored || kind == MP_GGUF_TOKEN_UNUSED)
         return status;
     return add_to_vocab(making, id, token);
 }
@@ -333,7 +332,7 @@ static enum mp_status add_tokens(const struct making *making)
     if (status == MP_OK && scored)
         status = get_beside(making, KEY("scores"), MP_GGUF_F32, tokens.count, &scores);
     for (uint64_t id = 0; status == MP_OK && mp_gguf_array_next(&tokens, &token); id++) {
-        int64_t kind = KIND_NORMAL;
+        int64_t kind = MP_GGUF_TOKEN_NORMAL;
         double score = 0;
 
         if (typed && !(mp_gguf_array_next(&kinds, &number) && mp_gguf_as_i64(&number, &kind)))
