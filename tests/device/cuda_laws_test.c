@@ -468,6 +468,49 @@ static void a_graph_is_recorded_when_nothing_is_read(void)
     check_nothing_lives();
 }
 
+static void plan_every_other_in_place(struct mp_policy *policy, const struct mp_assign_facts *facts,
+                                      uint32_t *executors)
+{
+    (void)policy;
+    for (uint32_t i = 0; i < facts->count; i++)
+        executors[i] = facts->experts[i] % 2 == 0 ? MP_GPU_IN_PLACE : MP_GPU_DEVICE;
+}
+
+/* The host drives a layer whose graph is done, because an expert is read in place although it is
+ * resident: all of its experts get the layer's input, not what the graph left behind. */
+static void a_policy_takes_a_layer_from_a_graph(void)
+{
+    void (*const plans[])(struct mp_policy *, const struct mp_assign_facts *,
+                          uint32_t *) = { plan_in_place, plan_every_other_in_place };
+    struct harness_options options = small("cuda");
+    static float want[LOGITS_MAX];
+    struct harness h;
+
+    options.graphs = true;
+    harness_open(&options, &h);
+    mp_space_wait_filled(h.engine->space);
+    plan = *h.engine->policies.assign_ops;
+    for (size_t i = 0; i < MP_ARRAY_LEN(plans); i++) {
+        const struct mp_assign_ops *own = h.engine->policies.assign_ops;
+        struct mp_device_graph_counts before;
+
+        repeat(&h, 2);
+        memcpy(want, got, sizeof(want));
+        before = mp_device_graphs_counted(h.engine->device);
+        CHECK(before.complete > 0);
+        plan.assign = plans[i];
+        h.engine->policies.assign_ops = &plan;
+        fake_api.reset();
+        feed(&h, 2, 1, 0);
+        compare(want, 0, "taken from a graph");
+        CHECK_EQ(mp_device_graphs_counted(h.engine->device).replays, before.replays + 1);
+        CHECK_EQ(mp_device_graphs_counted(h.engine->device).complete, before.complete);
+        h.engine->policies.assign_ops = own;
+    }
+    harness_close(&h);
+    check_nothing_lives();
+}
+
 int main(int argc, char **argv)
 {
     const bool graphs = argc > 1 && strcmp(argv[1], "graphs") == 0;
@@ -492,6 +535,7 @@ int main(int argc, char **argv)
     if (graphs) {
         RUN(a_graph_finds_what_has_moved);
         RUN(a_graph_is_recorded_when_nothing_is_read);
+        RUN(a_policy_takes_a_layer_from_a_graph);
         return 0;
     }
     RUN(every_way_has_the_same_bits);

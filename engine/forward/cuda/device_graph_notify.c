@@ -101,12 +101,14 @@ static void drive_by_host(struct mp_device *device)
            sizeof(device->compute.executors));
 }
 
-/* From here on the layer in work is the host's. */
+/* From here on the layer in work is the host's. Its experts are on several streams, so that their
+ * input has to be there first, as it is for others once their scores have been read. */
 static void take_over(struct mp_device *device, uint32_t moe_layer)
 {
     device->graphs->taken = true;
     drive_by_host(device);
     mp_device_graph_resume(device, moe_layer);
+    mp_device_keep_error(device, mp_device_finish(device));
 }
 
 /* Somebody else than the device is to compute. */
