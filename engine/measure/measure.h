@@ -56,15 +56,17 @@ struct mp_trial {
     const struct mp_profile *policies;
     uint64_t budget_bytes;
     uint64_t expected_prefill_ns, expected_step_ns;
-    /* Of the median of the runs after the first; 0 runs: it would have taken too long. */
+    /* Of the median of the runs that count; 0 runs: it would have taken too long. */
     uint32_t runs;
     double ttft_ms, tpot_ms, hit_rate; /* the rate: with the prompt */
 };
 
 /*
  * Run config.prompt tokens and config.gen more, those of `moepager bench`, with each trial's budget
- * and policies, on the CPU: once to fill memory, then for about two seconds, at least once and at
- * most eight times. Fewer tokens are generated where a run would take longer, by what is expected.
+ * and policies, on the CPU: once to fill memory, then for a second and a half, at least once. What
+ * began in the first half second of these does not count if later runs do, because a disk or a
+ * virtual processor that stood still is slower. Fewer tokens are generated where a run would take
+ * longer, by what is expected.
  * Errors as of mp_measure_run().
  */
 enum mp_status mp_measure_try(const struct mp_measure_config *config, struct mp_trial *trials,

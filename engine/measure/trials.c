@@ -10,9 +10,10 @@
 #include "engine/session/report.h"
 #include "engine/session/session.h"
 
-#define RUNS_MAX 9u                  /* the first one fills memory */
-#define WARM_NS UINT64_C(2000000000) /* no further run when those after it took so long */
-#define RUN_NS UINT64_C(5000000000)  /* nor one that is expected to take longer */
+#define RUNS_MAX 64u
+#define SETTLE_NS UINT64_C(500000000) /* a disk and processors that stood still wake up */
+#define WARM_NS UINT64_C(1500000000)  /* no further run when those since the first took so long */
+#define RUN_NS UINT64_C(5000000000)   /* nor one that is expected to take longer */
 #define STEPS_MIN 4u
 
 struct trying {
@@ -94,13 +95,31 @@ static int compare(const void *a, const void *b)
     return x->tpot_ms != y->tpot_ms ? (x->tpot_ms < y->tpot_ms ? -1 : 1) : 0;
 }
 
+/* The first run fills memory. Those that began before the machine had settled do not count, unless
+ * none began later. */
+static enum mp_status run_some(struct trying *t, uint32_t tokens, struct mp_report *reports,
+                               uint32_t *count_p)
+{
+    enum mp_status status = run_once(t, tokens, &reports[0]);
+    const uint64_t warm_ns = mp_clock_now_ns(t->config->clock);
+    uint64_t spent_ns = 0;
+    uint32_t count = 0;
+
+    while (status == MP_OK && count < RUNS_MAX && (count == 0 || spent_ns < WARM_NS)) {
+        if (spent_ns < SETTLE_NS)
+            count = 0;
+        status = run_once(t, tokens, &reports[count++]);
+        spent_ns = mp_clock_now_ns(t->config->clock) - warm_ns;
+    }
+    *count_p = count;
+    return status;
+}
+
 static enum mp_status run_trial(struct trying *t, struct mp_trial *trial)
 {
     const uint32_t tokens = tokens_of(t, trial);
     struct mp_report reports[RUNS_MAX];
     const struct mp_report *median;
-    uint32_t count = 0;
-    uint64_t warm_ns = 0;
     enum mp_status status;
 
     trial->runs = 0;
@@ -108,17 +127,12 @@ static enum mp_status run_trial(struct trying *t, struct mp_trial *trial)
         return MP_OK;
     t->session.engine_config.budget_bytes = trial->budget_bytes;
     status = mp_session_renew(&t->session, trial->policies, NULL);
-    while (status == MP_OK && count < RUNS_MAX &&
-           (count < 2 || mp_clock_now_ns(t->config->clock) - warm_ns < WARM_NS)) {
-        status = run_once(t, tokens, &reports[count++]);
-        if (count == 1)
-            warm_ns = mp_clock_now_ns(t->config->clock);
-    }
+    if (status == MP_OK)
+        status = run_some(t, tokens, reports, &trial->runs);
     if (status != MP_OK)
         return status;
-    trial->runs = count - 1;
-    qsort(reports + 1, trial->runs, sizeof(reports[0]), compare);
-    median = &reports[1 + trial->runs / 2];
+    qsort(reports, trial->runs, sizeof(reports[0]), compare);
+    median = &reports[trial->runs / 2];
     trial->ttft_ms = median->ttft_ms;
     trial->tpot_ms = median->tpot_ms;
     trial->hit_rate = median->hit_rate;
