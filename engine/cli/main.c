@@ -141,12 +141,11 @@ static command_fn *const command_functions[MP_COMMAND_COUNT] = {
 
 static enum mp_status unknown_command(const char *name)
 {
-    static const char *const names[] = {
+    static const char *const names[] = { "help",
 #define X(upper, lower) #lower,
-        MP_COMMAND_MAP(X)
+                                         MP_COMMAND_MAP(X)
 #undef X
-            NULL
-    };
+                                             NULL };
     const char *renamed = mp_flag_new_name(MP_COMMAND_COUNT, name);
     const char *nearest = mp_opt_nearest(names, name);
     char quoted[MP_QUOTE_BYTES];

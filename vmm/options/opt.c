@@ -71,28 +71,34 @@ unsigned mp_opt_load(const struct mp_opt *table, const char *prefix, void *confi
     return bad;
 }
 
-/* Levenshtein distance of names shorter than NAME_BYTES, one row at a time. */
+static size_t least(size_t a, size_t b)
+{
+    return a < b ? a : b;
+}
+
+/* Letters that are replaced, left out, too many, or exchanged with the one beside, of names shorter
+ * than NAME_BYTES: optimal string alignment. Rows i, i - 1 and i - 2 of the table. */
 static size_t edit_distance(const char *a, const char *b)
 {
-    size_t row[NAME_BYTES + 1];
-    const size_t b_length = strlen(b);
+    size_t row[3][NAME_BYTES + 1];
+    const size_t a_length = strlen(a), b_length = strlen(b);
 
     mp_assert(b_length < NAME_BYTES);
     for (size_t j = 0; j <= b_length; j++)
-        row[j] = j;
-    for (size_t i = 1; a[i - 1] != '\0'; i++) {
-        size_t diagonal = row[0];
+        row[0][j] = j;
+    for (size_t i = 1; i <= a_length; i++) {
+        size_t *now = row[i % 3];
+        const size_t *before = row[(i - 1) % 3], *earlier = row[(i + 1) % 3];
 
-        row[0] = i;
+        now[0] = i;
         for (size_t j = 1; j <= b_length; j++) {
-            const size_t replaced = diagonal + (a[i - 1] != b[j - 1]);
-            const size_t shorter = (row[j] < row[j - 1] ? row[j] : row[j - 1]) + 1;
-
-            diagonal = row[j];
-            row[j] = replaced < shorter ? replaced : shorter;
+            now[j] = least(before[j], now[j - 1]) + 1;
+            now[j] = least(now[j], before[j - 1] + (a[i - 1] != b[j - 1]));
+            if (i > 1 && j > 1 && a[i - 1] == b[j - 2] && a[i - 2] == b[j - 1])
+                now[j] = least(now[j], earlier[j - 2] + 1);
         }
     }
-    return row[b_length];
+    return row[a_length % 3][b_length];
 }
 
 /* Names at this distance or further are not taken for a misspelling of one of so many letters. */

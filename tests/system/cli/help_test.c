@@ -13,6 +13,9 @@ static void a_slip_gets_the_nearest_name(void)
     REFUSED(2, "'--promt'; did you mean '--prompt'?", RUN_MODEL, "--promt", "a");
     REFUSED(2, "'--modle'; did you mean '--model'?", "info", "--modle", "a");
     REFUSED(2, "'--evct'; did you mean '--evict'?", RUN_MODEL, "--prompt", "a", "--evct", "lru");
+    REFUSED(2, "unknown command 'rnu'; did you mean 'run'?", "rnu");
+    REFUSED(2, "unknown command 'srevr'; did you mean 'serve'?", "srevr");
+    REFUSED(2, "unknown command 'helpp'; did you mean 'help'?", "helpp");
     REFUSED(2, "unknown option '--frobnicate'", RUN_MODEL, "--frobnicate");
     REFUSED(2, "unknown option '--repeat'", RUN_MODEL, "--prompt", "a", "--repeat", "2");
     REFUSED(2, "known are lru, lfu", RUN_MODEL, "--prompt", "a", "--evict", "lrru");
