@@ -296,6 +296,20 @@ static struct mp_http_call *new_call(struct mp_http *http, struct MHD_Connection
     return call;
 }
 
+static unsigned refuse_path(const char *path)
+{
+    char quoted[MP_QUOTE_BYTES], known[256] = "";
+
+    for (size_t i = 0; i < MP_ARRAY_LEN(routes); i++) {
+        const size_t used = strlen(known);
+
+        snprintf(known + used, sizeof(known) - used, "%s%s", i > 0 ? ", " : "", routes[i].path);
+    }
+    (void)mp_fail(MP_ERR_CONFIG, "E_NO_PATH", "there is no path '%s'; known are %s",
+                  mp_quote(quoted, path, strlen(path)), known);
+    return 404;
+}
+
 /* The request's head: what can be refused is, before a body is read. */
 static enum MHD_Result begin_call(struct mp_http_call *call, const char *method, const char *path)
 {
@@ -306,8 +320,7 @@ static enum MHD_Result begin_call(struct mp_http_call *call, const char *method,
     refused = mp_http_check_access(call->http, call->connection,
                                    call->route != NULL && call->route->is_open);
     if (refused == 0 && call->route == NULL) {
-        refused = 404;
-        (void)mp_fail(MP_ERR_CONFIG, "E_NO_PATH", "there is no such path");
+        refused = refuse_path(path);
     } else if (refused == 0 && !allows(call->route, method)) {
         refused = 405;
         (void)mp_fail(MP_ERR_CONFIG, "E_METHOD", "this path takes %s",

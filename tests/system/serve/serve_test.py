@@ -92,7 +92,7 @@ def check_refusals(server):
     refused(server, 400, "E_PROMPT_EMPTY", {"prompt": ""})
     refused(server, 400, "E_REQUEST", {"messages": [{"role": "wizard", "content": "a"}]},
             "/v1/chat/completions")
-    refused(server, 404, "E_NO_PATH", None, "/v1/none", "GET")
+    assert "'/v1/none'; known are /v1/chat/completions" in refused(server, 404, "E_NO_PATH", None, "/v1/none", "GET")
     refused(server, 404, "E_NO_PATH", None, "/v1/models/other", "GET")
     assert json.loads(server.ask("GET", "/v1/models/tiny-moe")[1]) == json.loads(server.ask("GET", "/v1/models")[1])["data"][0]
     assert server.ask("HEAD", "/health") == (200, "") and server.ask("HEAD", "/v1/completions") == (405, "")
