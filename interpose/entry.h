@@ -13,7 +13,7 @@
  *
  * Thread safety: any thread of the program. errno is not preserved.
  */
-#define MP_INTERPOSE_ABI 2u
+#define MP_INTERPOSE_ABI 3u
 #define MP_INTERPOSE_SYMBOL "mp_interposer_v1"
 
 /* The real functions behind the hooks: of libc, or of another preloaded library. */
@@ -99,6 +99,10 @@ struct mp_interposer {
 
     /* True if the range touches a paged mapping. */
     bool (*covers)(const void *at, size_t bytes);
+
+    /* Called when the kernel has refused the program a mapping (ENOMEM). True: there are more now,
+     * because mappings of ours were given up, and the call should be made again. */
+    bool (*refused)(void);
 
     /* Called before a thread of ggml reads expert `expert` of the operation `dst`, MUL_MAT_ID, for
      * `rows` rows. Returns when the expert has been read, or cannot be. */

@@ -51,6 +51,7 @@ add_library(mp_interpose STATIC
     interpose/mapping/moves.c
     interpose/mapping/descriptors.c
     interpose/mapping/mappings.c
+    interpose/mapping/mappings_room.c
     interpose/mapping/mapped_files.c
     interpose/mapping/written.c
     interpose/cuda/gpu.c

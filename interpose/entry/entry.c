@@ -16,6 +16,10 @@
 #include <unistd.h>
 
 #include "vmm/base/error.h"
+#include "vmm/topo/memory_room.h"
+
+/* A call may need some at once, and others take some meanwhile. */
+#define MAPS_FEW 256
 
 #define FILE_BYTES_MIN (1 << 20)
 #define PART_DIGITS 5
@@ -315,6 +319,31 @@ static bool covers(const void *at, size_t bytes)
     return covered;
 }
 
+/* ENOMEM has other reasons too, and then nothing of ours is in the way. Nobody knows: it is. */
+static bool lacks_mappings(void)
+{
+    uint64_t maps, maps_max;
+
+    return !mp_memory_maps_read("", &maps, &maps_max) || maps + MAPS_FEW >= maps_max;
+}
+
+static bool make_way(void)
+{
+    bool made = false;
+
+    if (atomic_load(&mp_entry_host.span->end) == 0 || !lacks_mappings())
+        return false;
+    for (uint32_t p = 0; p < MP_MODELS_MAX; p++) {
+        struct mp_paged *paged = mp_entry_begin(p);
+
+        if (paged == NULL)
+            continue;
+        made |= mp_mappings_make_way(paged->mappings);
+        mp_entry_end(paged);
+    }
+    return made;
+}
+
 bool mp_interposer_place(const void *at, char path[], size_t path_bytes, uint64_t *offset_p)
 {
     struct mp_paged *paged = mp_entry_begin_at(at);
@@ -444,6 +473,7 @@ const struct mp_interposer mp_interposer_table = {
     .mapped = mapped,
     .leave = leave,
     .covers = covers,
+    .refused = make_way,
     .expert = mp_call_expert,
     .ids_read = mp_call_ids_read,
     .copy = mp_call_copy,

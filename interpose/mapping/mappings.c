@@ -1,6 +1,6 @@
 /*
  * Mapping a unit's slot over the file, and the file back; see mappings.h. Which addresses are the
- * program's is in mapped_files.c.
+ * program's is in mapped_files.c, how many mappings there may be in mappings_room.c.
  */
 #include "interpose/mapping/mappings.h"
 
@@ -17,16 +17,6 @@
 #include "vmm/base/assert.h"
 #include "vmm/base/checked.h"
 #include "vmm/base/error.h"
-#include "vmm/base/log.h"
-#include "vmm/topo/memory_room.h"
-
-/* Mappings that are given up when the kernel has no more to give, so that the file can be mapped
- * back all the same. */
-#define SPARE_BYTES (2 * 64 * (size_t)MP_SPACE_PAGE_BYTES)
-
-/* Units that are to be mapped until the kernel is asked again how many mappings are left: it lists
- * them all. */
-#define ASK_EVERY 256
 
 static int by_place(const void *a, const void *b)
 {
@@ -64,19 +54,6 @@ static void make_pieces(struct mp_mappings *mappings, const struct mp_experts *e
     memset(mappings->piece_at, 0xff, mappings->units * sizeof(*mappings->piece_at));
     for (uint32_t i = 0; i < mappings->piece_count; i++)
         mappings->piece_at[mappings->pieces[i].unit][mappings->pieces[i].k] = i;
-}
-
-/* Pages of alternating protection: each is a mapping of its own. */
-static void take_spare(struct mp_mappings *mappings)
-{
-    char *spare = mappings->host.real.mmap(NULL, SPARE_BYTES, PROT_NONE,
-                                           MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-
-    if (spare == MAP_FAILED)
-        return;
-    for (size_t at = 0; at < SPARE_BYTES; at += 2 * MP_SPACE_PAGE_BYTES)
-        (void)mappings->host.real.mprotect(spare + at, MP_SPACE_PAGE_BYTES, PROT_READ);
-    mappings->spare = spare;
 }
 
 static void take_arrays(struct mp_mappings *mappings, struct mp_arena *arena)
@@ -125,7 +102,7 @@ enum mp_status mp_mappings_create(const struct mp_host *host, const struct mp_ex
         return status;
     }
     make_pieces(mappings, experts);
-    take_spare(mappings);
+    mp_mappings_take_spare(mappings);
     mp_mappings_open_pagemap(mappings);
     mp_mutex_init(&mappings->lock, MP_LOCK_REGION, "mappings");
     for (uint32_t f = 0; f < mappings->file_count; f++) {
@@ -144,8 +121,7 @@ void mp_mappings_destroy(struct mp_mappings *mappings)
 {
     if (mappings == NULL)
         return;
-    if (mappings->spare != NULL)
-        mappings->host.real.munmap(mappings->spare, SPARE_BYTES);
+    (void)mp_mappings_give_spare(mappings);
     if (mappings->pagemap_fd >= 0)
         close(mappings->pagemap_fd);
     mp_moves_end(&mappings->moves, &mappings->host.real);
@@ -156,18 +132,6 @@ void mp_mappings_destroy(struct mp_mappings *mappings)
 static char *address_of(const struct mp_mapped_file *file, uint64_t offset)
 {
     return file->map.at + (offset - file->map.offset_bytes);
-}
-
-/* Something could not be mapped. That there are no more mappings is said once. */
-static void note_refusal(struct mp_mappings *mappings)
-{
-    if (errno != ENOMEM)
-        return;
-    mappings->refused = true;
-    if (mappings->units_max == UINT32_MAX)
-        mp_log_warn("preload", "no more mappings (vm.max_map_count): fewer experts stay mapped");
-    if (mappings->units_max > mappings->counts.mapped / 2)
-        mappings->units_max = mappings->counts.mapped / 2;
 }
 
 /* The file over [begin, end) of it, where the program has mapped that. */
@@ -183,11 +147,8 @@ static bool map_file(struct mp_mappings *mappings, const struct mp_mapped_file *
     if (mappings->host.real.mmap(at, end - begin, file->map.prot, flags, fd, (off_t)begin) !=
         MAP_FAILED)
         return true;
-    note_refusal(mappings);
-    if (mappings->spare != NULL) {
-        mappings->host.real.munmap(mappings->spare, SPARE_BYTES);
-        mappings->spare = NULL;
-    }
+    mp_mappings_note_refusal(mappings);
+    (void)mp_mappings_give_spare(mappings);
     mappings->counts.failures++;
     return mappings->host.real.mmap(at, end - begin, file->map.prot, flags, fd, (off_t)begin) !=
            MAP_FAILED;
@@ -209,7 +170,7 @@ static bool map_private(struct mp_mappings *mappings, const struct mp_mapped_fil
     if (mappings->host.real.mmap(at, end - begin, file->map.prot, MAP_PRIVATE | MAP_FIXED,
                                  mappings->slot_fd,
                                  (off_t)slot_offset_of(piece, begin)) == MAP_FAILED) {
-        note_refusal(mappings);
+        mp_mappings_note_refusal(mappings);
         return false;
     }
     (void)mappings->host.real.madvise(at, end - begin, MADV_POPULATE_READ);
@@ -233,7 +194,7 @@ static bool map_slot(struct mp_mappings *mappings, const struct mp_mapped_file *
     if (real->mmap(at, end - begin, file->map.prot, MAP_SHARED | MAP_FIXED | MAP_POPULATE,
                    mappings->slot_fd, (off_t)slot) != MAP_FAILED)
         return true;
-    note_refusal(mappings);
+    mp_mappings_note_refusal(mappings);
     return false;
 }
 
@@ -373,36 +334,6 @@ static void count_map(struct mp_mappings *mappings)
         mappings->counts.mapped_max = mappings->counts.mapped;
 }
 
-/* The program gets the mappings: the kernel has refused one, and might refuse the program's next.
- * What is resident is mapped again when it is used next, as far as there is room. */
-static void give_way(struct mp_mappings *mappings)
-{
-    const uint32_t pieces = (mappings->piece_count + mappings->units - 1) / mappings->units;
-    uint64_t room;
-
-    mappings->refused = false;
-    if (mappings->counts.mapped > 0)
-        mp_mappings_unmap_units_locked(mappings);
-    if (mappings->asked > 0 && mappings->wanted - mappings->asked < ASK_EVERY)
-        return;
-    mappings->asked = mappings->wanted;
-    room = mp_memory_maps_left() / (2 * pieces);
-    mappings->units_max = room < mappings->units ? (uint32_t)room : mappings->units;
-    if (mappings->spare == NULL && room > 0)
-        take_spare(mappings);
-}
-
-/* Is there room for one more? */
-static bool has_room(struct mp_mappings *mappings, uint32_t unit)
-{
-    if (mappings->is_mapped[unit] != 0 && !mappings->refused)
-        return true;
-    mappings->wanted++;
-    if (mappings->refused || mappings->counts.mapped >= mappings->units_max)
-        give_way(mappings);
-    return mappings->counts.mapped < mappings->units_max;
-}
-
 /* False: the kernel refuses. */
 static bool map_one(struct mp_mappings *mappings, uint32_t unit, uint32_t k, uint64_t slot_offset)
 {
@@ -428,7 +359,7 @@ bool mp_mappings_map_unit(struct mp_mappings *mappings, uint32_t unit, uint32_t 
     mp_lock(&mappings->lock);
     pieces &= ~(uint32_t)mappings->is_mapped[unit];
     right = know_slots(mappings, fd);
-    if (pieces != 0 && !has_room(mappings, unit)) {
+    if (pieces != 0 && !mp_mappings_has_room(mappings, unit)) {
         mp_unlock(&mappings->lock);
         return false;
     }
@@ -444,7 +375,7 @@ bool mp_mappings_map_unit(struct mp_mappings *mappings, uint32_t unit, uint32_t 
         /* What was mapped of it goes; the rest never was. */
         (void)mp_mappings_unmap_unit_locked(mappings, unit);
         if (mappings->refused)
-            give_way(mappings);
+            mp_mappings_give_way(mappings);
     }
     mp_unlock(&mappings->lock);
     return right;

@@ -22,8 +22,9 @@
  * What the program unmaps, moves or protects is left for good: mp_mappings_leave().
  *
  * A mapped piece is a mapping for the kernel, and the file behind it may be another. When the
- * kernel refuses one (vm.max_map_count), all units are unmapped, because the program needs mappings
- * as well, and from then on no more are mapped at a time than leave some to it.
+ * kernel refuses one (vm.max_map_count), to us or to the program, or has few left, all units are
+ * unmapped, because the program needs mappings as well, and from then on no more are mapped at a
+ * time than leave some to it.
  *
  * Thread safety: any thread. Locks: `lock`, inside of nothing.
  */
@@ -108,6 +109,15 @@ bool mp_mappings_lost_descriptor(struct mp_mappings *mappings);
 void mp_mappings_fork_prepare(struct mp_mappings *mappings);
 void mp_mappings_fork_parent(struct mp_mappings *mappings);
 void mp_mappings_fork_child(struct mp_mappings *mappings);
+
+/* The kernel has refused the program a mapping: unmap all units. False: there was nothing to give.
+ */
+bool mp_mappings_make_way(struct mp_mappings *mappings);
+
+/* Do that too where few are left that the program could still have, so that those are enough which
+ * it asks for without being seen. To be called now and then; it lists mappings if there are many.
+ */
+void mp_mappings_keep_room(struct mp_mappings *mappings);
 
 struct mp_mappings_counts {
     uint64_t maps, unmaps, failures;

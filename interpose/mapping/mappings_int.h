@@ -7,7 +7,7 @@
 #include "interpose/mapping/moves.h"
 #include "interpose/mapping/mappings.h"
 
-/* What mappings.c, mapped_files.c and descriptors.c share. */
+/* What the files of this folder share. */
 #define MP_MAPPING_RANGES_MAX 64
 
 /* A mapping of the program, and what of it is left: ranges of the file, ascending. */
@@ -83,6 +83,17 @@ struct mp_descriptor mp_descriptor_of(int fd);
 /* Is it known to be ours? Is it known to be no longer? */
 bool mp_descriptor_is_ours(const struct mp_descriptor *owned, int fd);
 bool mp_descriptor_is_lost(const struct mp_descriptor *owned, int fd);
+
+/* mappings_room.c, with `lock`. Mappings that are kept back, so that the file can be mapped back
+ * when the kernel has no more to give. give_spare: false: there are none. */
+void mp_mappings_take_spare(struct mp_mappings *mappings);
+bool mp_mappings_give_spare(struct mp_mappings *mappings);
+/* Something could not be mapped, as errno says. */
+void mp_mappings_note_refusal(struct mp_mappings *mappings);
+/* The kernel has refused one, and might refuse the program's next. */
+void mp_mappings_give_way(struct mp_mappings *mappings);
+/* Is there room for one more? */
+bool mp_mappings_has_room(struct mp_mappings *mappings, uint32_t unit);
 
 bool mp_mappings_unmap_unit_locked(struct mp_mappings *mappings, uint32_t unit);
 void mp_mappings_unmap_units_locked(struct mp_mappings *mappings);

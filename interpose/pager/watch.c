@@ -1,8 +1,9 @@
 /*
  * A thread that looks now and then.
  *
- * Once a second: has a file changed? Then its experts are the file's again, for good. Is somebody
- * watching (`moepager top`)? Then it is told.
+ * Once a second: has a file changed? Then its experts are the file's again, for good. Have few
+ * mappings been left to the program? Then it gets ours. Is somebody watching (`moepager top`)? Then
+ * it is told.
  *
  * Where no hook says what is read: what has been touched? A page in the middle of each expert is
  * looked up in the process's own page tables (/proc/self/pagemap), and taken out of them when it is
@@ -125,6 +126,7 @@ static void *run(void *arg)
         start_ns = mp_clock_now_ns(clock);
         if (start_ns - checked_ns >= CHECK_NS) {
             check_files(watch->paged);
+            mp_mappings_keep_room(watch->paged->mappings);
             mp_paged_tell_top(watch->paged);
             checked_ns = start_ns;
         }

@@ -37,9 +37,29 @@ static bool is_model_file(int fd)
     return memcmp(head, "GGUF", 4) == 0 || (head[8] == '{' && header_bytes < (100u << 20));
 }
 
+/* A call has failed. True: for want of mappings, of which ours were just given up. */
+static MP_COLD bool may_try_again(void)
+{
+    const struct mp_interposer *interposer = mp_preload_opened();
+    const int before = errno;
+    bool may;
+
+    if (before != ENOMEM || interposer == NULL)
+        return false;
+    may = interposer->refused();
+    errno = before;
+    return may;
+}
+
 static void *map(void *at, const struct mp_map_call *call)
 {
-    return mp_preload_real.mmap(at, call->bytes, call->prot, call->flags, call->fd, call->offset);
+    void *got =
+        mp_preload_real.mmap(at, call->bytes, call->prot, call->flags, call->fd, call->offset);
+
+    if (got == MAP_FAILED && may_try_again())
+        got =
+            mp_preload_real.mmap(at, call->bytes, call->prot, call->flags, call->fd, call->offset);
+    return got;
 }
 
 /* A mapping of a file that may be a model's. */
@@ -108,13 +128,16 @@ HOOK(void *, mmap64, void *at, size_t bytes, int prot, int flags, int fd, off_t 
 
 HOOK(int, munmap, void *at, size_t bytes)
 {
+    int result;
+
     leave(at, bytes);
-    return mp_preload_real.munmap(at, bytes);
+    result = mp_preload_real.munmap(at, bytes);
+    return result != 0 && may_try_again() ? mp_preload_real.munmap(at, bytes) : result;
 }
 
 HOOK(void *, mremap, void *at, size_t bytes, size_t new_bytes, int flags, ...)
 {
-    void *new_at = NULL;
+    void *new_at = NULL, *got;
     va_list args;
 
     if ((flags & (MREMAP_FIXED | MREMAP_DONTUNMAP)) != 0) {
@@ -125,14 +148,20 @@ HOOK(void *, mremap, void *at, size_t bytes, size_t new_bytes, int flags, ...)
     leave(at, bytes);
     if ((flags & MREMAP_FIXED) != 0)
         leave(new_at, new_bytes);
-    return mp_preload_real.mremap(at, bytes, new_bytes, flags, new_at);
+    got = mp_preload_real.mremap(at, bytes, new_bytes, flags, new_at);
+    if (got == MAP_FAILED && may_try_again())
+        got = mp_preload_real.mremap(at, bytes, new_bytes, flags, new_at);
+    return got;
 }
 
 HOOK(int, mprotect, void *at, size_t bytes, int prot)
 {
+    int result;
+
     if (prot != PROT_READ)
         leave(at, bytes);
-    return mp_preload_real.mprotect(at, bytes, prot);
+    result = mp_preload_real.mprotect(at, bytes, prot);
+    return result != 0 && may_try_again() ? mp_preload_real.mprotect(at, bytes, prot) : result;
 }
 
 static bool covers(const void *at, size_t bytes)
@@ -168,9 +197,12 @@ HOOK(int, mlock2, const void *at, size_t bytes, unsigned flags)
 
 HOOK(int, madvise, void *at, size_t bytes, int advice)
 {
+    int result;
+
     if (is_advice_for_us(advice) && covers(at, bytes))
         return 0;
-    return mp_preload_real.madvise(at, bytes, advice);
+    result = mp_preload_real.madvise(at, bytes, advice);
+    return result != 0 && may_try_again() ? mp_preload_real.madvise(at, bytes, advice) : result;
 }
 
 HOOK(int, posix_madvise, void *at, size_t bytes, int advice)

@@ -153,6 +153,7 @@ PIECES = (
     (8, "60%", "before 6000", "vm.max_map_count allows for", True),
     (2, "60%", "before 3000", "experts are not paged: vm.max_map_count allows for 0 bytes", False),
     (8, "60%", "after 1000 8 0", "no more mappings (vm.max_map_count)", True),
+    (8, "40%", "before 0 ~5000 +62000", "no more mappings (vm.max_map_count)", True),
 )
 
 

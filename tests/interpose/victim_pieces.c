@@ -6,8 +6,10 @@
  *
  * The file ends with the tensors of all layers, three of each, in which an expert has so many
  * bytes. One run for each of MAPPINGS: so many are left of those that the process may have, the
- * others become the program's, before or after the file is mapped; 0: it takes none. Prints a line
- * for each run, with what differs from the file and the most mappings that there were.
+ * others become the program's, before or after the file is mapped; 0: it takes none. +N: it takes
+ * so many at once, whatever is left. ~N: it takes all but 1,500 by calls that nobody can hook, as
+ * its libc would, and N more a while later. Prints a line for each run, with what differs from the
+ * file and the most mappings that there were.
  */
 #define _GNU_SOURCE
 #include <errno.h>
@@ -18,11 +20,12 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 #include "tests/interpose/victim_checks.h"
 
-enum { PAGE = 4096, KINDS = 3, ROUNDS = 2, LOOK_EVERY = 10 };
+enum { PAGE = 4096, KINDS = 3, ROUNDS = 2, LOOK_EVERY = 10, LEFT_UNSEEN = 1500 };
 
 int moepager_preload_routed(const void *weights, uint64_t expert_stride_bytes, const int64_t *ids,
                             size_t count) __attribute__((weak));
@@ -68,22 +71,40 @@ static size_t count_mappings(void)
     return count;
 }
 
+enum { HOOKED, UNSEEN };
+
 /* Pages of alternating protection: each is a mapping of its own. */
-static char *take_mappings(size_t left, size_t *bytes_p)
+static void cut_pages(char *from, size_t bytes, int how)
+{
+    for (size_t at = PAGE; at < bytes; at += 2 * (size_t)PAGE) {
+        if ((how == HOOKED ? mprotect(from + at, PAGE, PROT_READ)
+                           : (int)syscall(SYS_mprotect, from + at, PAGE, PROT_READ)) != 0)
+            victim_fail("no mappings beside", m.path);
+    }
+}
+
+static char *take_mappings(const char *what, size_t *bytes_p)
 {
     const size_t limit = number_in("/proc/sys/vm/max_map_count"), now = count_mappings();
-    const size_t wanted = left > 0 && limit > now + left ? limit - now - left : 0;
+    const size_t number = strtoul(what + (*what == '+' || *what == '~'), NULL, 10);
+    const size_t left = *what == '~' ? LEFT_UNSEEN : number;
+    size_t wanted = left > 0 && limit > now + left ? limit - now - left : 0;
+    const size_t later = *what == '~' ? number : 0;
     char *region;
 
-    *bytes_p = wanted * PAGE;
+    if (*what == '+')
+        wanted = number;
+    wanted -= wanted % 2;
+    *bytes_p = (wanted + later) * PAGE;
     if (wanted == 0)
         return NULL;
     region = mmap(NULL, *bytes_p, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (region == MAP_FAILED)
         victim_fail("no addresses beside", m.path);
-    for (size_t at = PAGE; at < *bytes_p; at += 2 * (size_t)PAGE) {
-        if (mprotect(region + at, PAGE, PROT_READ) != 0)
-            victim_fail("no mappings beside", m.path);
+    cut_pages(region, wanted * PAGE, *what == '~' ? UNSEEN : HOOKED);
+    if (later > 0) {
+        usleep(1500000);
+        cut_pages(region + wanted * PAGE, later * PAGE, UNSEEN);
     }
     return region;
 }
@@ -165,7 +186,7 @@ static size_t run(void)
 static void run_with(const char *left)
 {
     size_t bytes, wrong;
-    char *region = take_mappings(strtoul(left, NULL, 10), &bytes);
+    char *region = take_mappings(left, &bytes);
 
     mappings_most = refused = 0;
     if (m.base == NULL)

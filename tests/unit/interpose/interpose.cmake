@@ -9,6 +9,7 @@ mp_test(unit/interpose/window_closed_test LIBS mp_interpose SOURCES
 mp_test(unit/interpose/calls_test LIBS mp_interpose SOURCES ${made_up} TIMEOUT 60)
 mp_test(unit/interpose/pieces_test LIBS mp_interpose Threads::Threads SOURCES ${made_up} TIMEOUT 60)
 mp_test(unit/interpose/moves_test LIBS mp_interpose)
+mp_test(unit/interpose/room_test LIBS mp_interpose SOURCES ${made_up} TIMEOUT 60)
 mp_test(unit/interpose/report_test LIBS mp_interpose PkgConfig::JANSSON
     SOURCES ${made_up} VARIANTS text json touches)
 mp_test(unit/interpose/settings_test LIBS mp_interpose)
