@@ -178,11 +178,24 @@ static void say(struct mp_gpu_device *gpu, void *ctx)
                 stats.moved_bytes, stats.failed_moves, stats.refused, stats.touches);
 }
 
+/* What is under way there ends. A device's context is the same for all who have it. */
+static void forget_work(int device)
+{
+    const struct mp_cuda *cuda = NULL;
+    mp_cu_context context = NULL;
+    const bool alone = mp_cuda_get(&cuda) == MP_OK && cuda->devices == 1;
+    const bool known =
+        !alone && cuda != NULL && cuda->call.context_retain(&context, device) == MP_CU_SUCCESS;
+
+    mp_work_forget(known ? context : NULL, alone);
+    if (known)
+        (void)cuda->call.context_release(device);
+}
+
 static void reset(int device)
 {
     struct mp_gpu_device *gpu = mp_gpu_device_at(device);
     const struct mp_error before = *mp_error_last();
-    const struct mp_cuda *cuda;
     struct mp_gpu_context kept;
 
     mp_gpu_context_keep(&kept);
@@ -190,8 +203,7 @@ static void reset(int device)
     if (gpu != NULL)
         say(gpu, NULL);
     mp_gpu_device_end(device);
-    mp_objects_forget(0, UINTPTR_MAX); /* of other devices too, which costs time */
-    mp_work_forget(mp_cuda_get(&cuda) != MP_OK || cuda->devices > 1);
+    forget_work(device);
     mp_work_go();
     mp_gpu_context_restore(&kept);
     mp_error_set(&before);

@@ -6,6 +6,7 @@
 #include <inttypes.h>
 #include <stdlib.h>
 
+#include "interpose/cuda/objects.h"
 #include "interpose/cuda/work.h"
 #include "vmm/backend/backend.h"
 #include "vmm/base/compiler.h"
@@ -141,6 +142,8 @@ struct mp_gpu_device *mp_gpu_device_open(int device)
 void mp_gpu_device_end(int device)
 {
     struct mp_gpu_device *gpu;
+    const void *window;
+    uint64_t bytes;
 
     if (device < 0 || device >= MP_GPU_DEVICES_MAX)
         return;
@@ -148,10 +151,16 @@ void mp_gpu_device_end(int device)
     gpu = atomic_exchange_explicit(&devices[device].device, NULL, memory_order_acq_rel);
     devices[device].tried = false;
     for (uint32_t i = 0; i < TAKEN_MAX; i++) {
-        if (taken[i].device == device)
-            taken[i].address = NULL;
+        if (taken[i].device != device || taken[i].address == NULL)
+            continue;
+        mp_objects_forget((uintptr_t)taken[i].address, taken[i].bytes);
+        taken[i].address = NULL;
     }
     if (gpu != NULL) {
+        while (mp_tiers_find_window(gpu->tiers, &window, &bytes)) {
+            mp_objects_forget((uintptr_t)window, bytes);
+            (void)mp_tiers_free(gpu->tiers, window);
+        }
         mp_tiers_end(gpu->tiers);
         mp_backend_close(gpu->backend);
         gpu->next = ended;

@@ -350,6 +350,20 @@ uint64_t mp_tiers_window_bytes(struct mp_tiers *tiers, const void *address)
     return bytes;
 }
 
+bool mp_tiers_find_window(struct mp_tiers *tiers, const void **address_p, uint64_t *bytes_p)
+{
+    bool found;
+
+    mp_lock(&tiers->lock);
+    found = tiers->windows != NULL;
+    if (found) {
+        *address_p = tiers->windows->base;
+        *bytes_p = tiers->windows->bytes;
+    }
+    mp_unlock(&tiers->lock);
+    return found;
+}
+
 bool mp_tiers_is_begin(struct mp_tiers *tiers, const void *address)
 {
     return mp_tiers_window_bytes(tiers, address) > 0;

@@ -75,6 +75,9 @@ enum mp_status mp_tiers_reserve(struct mp_tiers *tiers, uint64_t bytes,
 /* Give the window that begins at this address back. False: there is none. */
 bool mp_tiers_free(struct mp_tiers *tiers, const void *address);
 
+/* Any window that lives. False: there is none. */
+bool mp_tiers_find_window(struct mp_tiers *tiers, const void **address_p, uint64_t *bytes_p);
+
 /* Does a window begin at the address, and how long is it? 0: none. */
 bool mp_tiers_is_begin(struct mp_tiers *tiers, const void *address);
 uint64_t mp_tiers_window_bytes(struct mp_tiers *tiers, const void *address);

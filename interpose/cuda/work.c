@@ -7,6 +7,7 @@
 #include <stdatomic.h>
 
 #include "interpose/cuda/cudart_abi.h"
+#include "vmm/base/error.h"
 #include "vmm/base/lock.h"
 
 #define STREAMS_MAX 1024u
@@ -20,7 +21,10 @@ static struct mp_mutex lock = MP_MUTEX_INIT(MP_LOCK_LEAF, "work");
 static const struct mp_cuda *cuda;
 static mp_cu_context contexts[CONTEXTS_MAX] MP_GUARDED_BY(lock);
 static uint32_t context_count MP_GUARDED_BY(lock);
-static void *streams[STREAMS_MAX] MP_GUARDED_BY(lock);
+static struct {
+    void *stream;
+    mp_cu_context context; /* in which it was made; NULL: not known */
+} streams[STREAMS_MAX] MP_GUARDED_BY(lock);
 static uint32_t stream_count MP_GUARDED_BY(lock);
 static bool too_many MP_GUARDED_BY(lock); /* streams: nothing is ever quiet */
 static uint32_t captures MP_GUARDED_BY(lock);
@@ -88,20 +92,37 @@ void mp_work_end(void)
 static uint32_t find_stream(const void *stream)
 {
     for (uint32_t s = 0; s < stream_count; s++) {
-        if (streams[s] == stream)
+        if (streams[s].stream == stream)
             return s;
     }
     return NOT_KNOWN;
 }
 
+/* The thread that has made a stream has its device's context. */
+static mp_cu_context context_now(void)
+{
+    const struct mp_cuda *driver;
+    mp_cu_context context = NULL;
+
+    return mp_cuda_get(&driver) == MP_OK && driver->call.context_get(&context) == MP_CU_SUCCESS
+               ? context
+               : NULL;
+}
+
 void mp_work_stream_made(void *stream)
 {
+    const struct mp_error before = *mp_error_last();
+    const mp_cu_context context = context_now();
+
+    mp_error_set(&before);
     mp_lock(&lock);
     if (find_stream(stream) == NOT_KNOWN) {
-        if (stream_count < STREAMS_MAX)
-            streams[stream_count++] = stream;
-        else
+        if (stream_count < STREAMS_MAX) {
+            streams[stream_count].stream = stream;
+            streams[stream_count++].context = context;
+        } else {
             too_many = true;
+        }
     }
     mp_unlock(&lock);
 }
@@ -142,14 +163,38 @@ bool mp_work_is_captured(void)
     return captured;
 }
 
-void mp_work_forget(bool several)
+static void forget_context(mp_cu_context context)
+{
+    uint32_t left = 0;
+
+    too_many |= context == NULL;
+    for (uint32_t c = 0; c < context_count; c++) {
+        if (contexts[c] != context)
+            contexts[left++] = contexts[c];
+    }
+    context_count = left;
+    left = 0;
+    for (uint32_t s = 0; s < stream_count; s++) {
+        /* Whose is not known cannot be asked any more: it may be gone. */
+        if (streams[s].context == NULL)
+            too_many = true;
+        else if (streams[s].context != context)
+            streams[left++] = streams[s];
+    }
+    stream_count = left;
+}
+
+void mp_work_forget(mp_cu_context context, bool alone)
 {
     mp_lock(&lock);
-    too_many |= several;
-    stream_count = context_count = captures = 0;
-    orphans_seen = orphans;
-    per_thread_seen = per_thread;
-    per_thread_busy = 0;
+    if (alone) {
+        stream_count = context_count = captures = 0;
+        orphans_seen = orphans;
+        per_thread_seen = per_thread;
+        per_thread_busy = 0;
+    } else {
+        forget_context(context);
+    }
     mp_unlock(&lock);
 }
 
@@ -207,7 +252,7 @@ static bool is_quiet(void)
     quiet = cuda != NULL && !too_many && captures == 0 && orphans == orphans_seen &&
             per_thread_busy == 0 && are_defaults_done();
     for (uint32_t s = 0; s < stream_count && quiet; s++)
-        quiet = is_done(streams[s]);
+        quiet = is_done(streams[s].stream);
     mp_unlock(&lock);
     return quiet;
 }

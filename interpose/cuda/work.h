@@ -20,7 +20,7 @@
  *
  * Thread safety: all of it.
  */
-/* For each device, with its context. */
+/* For each device, with its context; again after it was reset. */
 void mp_work_open(const struct mp_cuda *cuda, mp_cu_context context);
 
 /* A call that a runtime made of the driver has been seen: so will those of others be. */
@@ -35,9 +35,12 @@ void mp_work_capture(bool begins);
 bool mp_work_is_captured(void);
 
 void mp_work_wait_begins(struct mp_gpu_wait *wait);
-/* A device was reset: its streams are gone. Of several it is not known whose they were: then
- * nothing is ever quiet again. */
-void mp_work_forget(bool several);
+/* A device is about to be reset: its streams are gone, and of its context nothing is asked any
+ * more. `context` is that device's (NULL: not known); `alone`: there is no other, so nothing is
+ * under way. What is not known to be of another device is its own no more, and where there are
+ * others stays as it is: a capture, a stream that ended busy, or a thread's own stream, until
+ * somebody has waited. */
+void mp_work_forget(mp_cu_context context, bool alone);
 
 void mp_work_waited(const struct mp_gpu_wait *wait, bool all, void *stream,
                     enum mp_gpu_default meaning);

@@ -137,26 +137,34 @@ FAKE_EXPORT mp_cu_result cuCtxSynchronize(void)
     return result;
 }
 
-/* Ends everything; what the program mapped itself is to be gone by then, because nobody says what
- * becomes of it. One device of several is not imitated. */
+/* Ends everything of the device; what the program mapped itself is to be gone by then, because
+ * nobody says what becomes of it. Of several devices, events, modules and graphs of this one stay.
+ */
 FAKE_EXPORT mp_cu_result cuDevicePrimaryCtxReset_v2(mp_cu_device device)
 {
     unsigned handles = 0;
 
     pthread_mutex_lock(&fake.lock);
-    if (!fake.initialised || device != 0 || fake.devices != 1) {
+    if (!fake.initialised || device < 0 || (unsigned)device >= fake.devices) {
         pthread_mutex_unlock(&fake.lock);
         return MP_CU_ERROR_INVALID_DEVICE;
     }
     for (size_t i = 0; i < FAKE_TABLE_MAX; i++)
-        handles += fake.memories[i].used;
+        handles += fake.memories[i].used &&
+                   (fake.devices == 1 || (fake.memories[i].location.type == MP_CU_LOCATION_DEVICE &&
+                                          fake.memories[i].location.id == device));
     if (handles > 0)
         fake_violation("the device is reset with %u handles of memory", handles);
-    fake_clear_streams();
-    fake_clear_memory();
+    if (fake.devices == 1) {
+        fake_clear_streams();
+        fake_clear_memory();
+        fake.found += fake.lost != 0;
+        fake.lost = 0;
+    } else {
+        fake_clear_streams_of((unsigned)device);
+        fake_clear_memory_of((unsigned)device);
+    }
     fake.retained[device] = 0;
-    fake.found += fake.lost != 0;
-    fake.lost = 0;
     pthread_mutex_unlock(&fake.lock);
     return MP_CU_SUCCESS;
 }

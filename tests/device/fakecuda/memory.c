@@ -369,3 +369,20 @@ void fake_clear_memory(void)
     memset(fake.host_bytes, 0, sizeof(fake.host_bytes));
     fake.registered_bytes = 0;
 }
+
+void fake_clear_memory_of(unsigned device)
+{
+    struct fake_region *region = fake_region_in(0, SIZE_MAX);
+
+    while (region != NULL) {
+        struct fake_region *next = fake_region_after(region);
+
+        if (region->kind == FAKE_ALLOCATED && region->device == device) {
+            mmap((void *)(uintptr_t)region->address, region->bytes, PROT_NONE,
+                 MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0);
+            fake_region_remove(region);
+        }
+        region = next;
+    }
+    fake_give(device, fake.device_bytes[device]);
+}

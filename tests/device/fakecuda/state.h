@@ -173,6 +173,7 @@ void fake_become_device(void);
 const char *fake_call_name(enum fake_call call);
 /* Everything ends: regions, handles, reservations; with the lock held. */
 void fake_clear_memory(void);
+void fake_clear_memory_of(unsigned device); /* of cuMemAlloc */
 /* Is the device lost after an operation failed so? */
 bool fake_is_fatal(int result);
 

@@ -87,7 +87,7 @@ struct fake_graph;
 
 struct fake_stream {
     bool used, has_thread, retired;
-    unsigned index;
+    unsigned index, device;
     pthread_t thread;
     pthread_cond_t work;
     uint64_t queued, done; /* numbers; they go on when the place is used again */
@@ -187,6 +187,7 @@ int fake_report(struct fake_stream *stream, uint64_t number);
 int fake_see_end(const struct fake_clock *clock, unsigned stream, uint64_t number, bool block);
 /* All streams, events, modules and graphs end; waits until the streams stand still. */
 void fake_clear_streams(void);
+void fake_clear_streams_of(unsigned device);
 /* Objects of a context that ends. */
 void fake_end_context(void);
 

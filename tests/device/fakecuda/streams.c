@@ -247,6 +247,7 @@ FAKE_EXPORT mp_cu_result cuStreamCreateWithPriority(mp_cu_stream *stream, unsign
         return fake_leave(MP_CU_ERROR_OUT_OF_MEMORY);
     }
     place->used = true;
+    place->device = (unsigned)(fake_current - 1);
     place->failure = 0;
     place->capture = NULL;
     place->random = (fake.seed + 1) * 0x9e3779b97f4a7c15u ^ (place->handle + 1);
@@ -361,6 +362,14 @@ void fake_clear_streams(void)
     fake_graphs_clear();
     fake_objects_clear();
     fake.lost = lost;
+}
+
+void fake_clear_streams_of(unsigned device)
+{
+    for (unsigned s = 0; s < FAKE_STREAMS_MAX; s++) {
+        if (fake_streams[s].used && fake_streams[s].device == device)
+            end_stream(&fake_streams[s]);
+    }
 }
 
 /* With a lost device its context is all that can be given back, and takes everything with it. */

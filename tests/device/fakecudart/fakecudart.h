@@ -36,9 +36,10 @@ struct rt_state {
     struct rt_stream {
         mp_cu_stream stream;
         bool blocking;
+        int device;
     } streams[RT_STREAMS_MAX];
     mp_cu_stream legacy[RT_DEVICES_MAX];
-    unsigned resets;
+    unsigned resets[RT_DEVICES_MAX];
 };
 extern struct rt_state rt;
 

@@ -9,8 +9,8 @@
 struct rt_state rt = { .lock = PTHREAD_MUTEX_INITIALIZER };
 static __thread int current_device;
 static __thread mp_rt_error last_error;
-static __thread mp_cu_stream per_thread;
-static __thread unsigned per_thread_resets; /* rt.resets when it was made */
+static __thread mp_cu_stream per_thread[RT_DEVICES_MAX];
+static __thread unsigned per_thread_resets[RT_DEVICES_MAX]; /* rt.resets when it was made */
 
 typedef mp_cu_result lookup_fn(const char *name, void **function, int version,
                                unsigned long long flags, int *status);
@@ -64,9 +64,11 @@ mp_rt_error rt_begin(void)
     mp_rt_error error = MP_RT_SUCCESS;
 
     pthread_mutex_lock(&rt.lock);
-    if (per_thread_resets != rt.resets)
-        per_thread = NULL;
-    per_thread_resets = rt.resets;
+    for (int d = 0; d < RT_DEVICES_MAX; d++) {
+        if (per_thread_resets[d] != rt.resets[d])
+            per_thread[d] = NULL;
+        per_thread_resets[d] = rt.resets[d];
+    }
     if (rt.found == 0)
         rt.found = find_driver();
     if (rt.found < 0)
@@ -132,8 +134,8 @@ mp_rt_error rt_stream(mp_rt_stream stream, mp_cu_stream *stream_p)
     int capturing = 0;
 
     if (stream == MP_RT_STREAM_PER_THREAD) {
-        error = make(&per_thread);
-        *stream_p = per_thread;
+        error = make(&per_thread[current_device]);
+        *stream_p = per_thread[current_device];
         return error;
     }
     pthread_mutex_lock(&rt.lock);
@@ -165,8 +167,8 @@ mp_rt_error rt_synchronize(void)
     if (error == MP_RT_SUCCESS && rt.legacy[current_device] != NULL)
         error = rt.cu.stream_synchronize(rt.legacy[current_device]);
     pthread_mutex_unlock(&rt.lock);
-    if (error == MP_RT_SUCCESS && per_thread != NULL)
-        error = rt.cu.stream_synchronize(per_thread);
+    if (error == MP_RT_SUCCESS && per_thread[current_device] != NULL)
+        error = rt.cu.stream_synchronize(per_thread[current_device]);
     return error;
 }
 
@@ -208,10 +210,13 @@ RT_EXPORT mp_rt_error cudaDeviceReset(void)
     if (error == MP_RT_SUCCESS)
         error = rt.reset(current_device);
     if (error == MP_RT_SUCCESS) {
-        memset(rt.streams, 0, sizeof(rt.streams));
+        for (unsigned s = 0; s < RT_STREAMS_MAX; s++) {
+            if (rt.streams[s].device == current_device)
+                rt.streams[s].stream = NULL;
+        }
         rt.legacy[current_device] = NULL;
         rt.contexts[current_device] = NULL;
-        rt.resets++;
+        rt.resets[current_device]++;
         rt_unload(current_device);
     }
     pthread_mutex_unlock(&rt.lock);

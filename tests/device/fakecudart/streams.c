@@ -15,7 +15,7 @@ static mp_rt_error create(mp_rt_stream *stream, bool blocking)
     while (s < RT_STREAMS_MAX && rt.streams[s].stream != NULL)
         s++;
     if (s < RT_STREAMS_MAX)
-        rt.streams[s] = (struct rt_stream){ made, blocking };
+        rt.streams[s] = (struct rt_stream){ made, blocking, rt_device() };
     pthread_mutex_unlock(&rt.lock);
     if (s == RT_STREAMS_MAX)
         return MP_RT_NO_MEMORY;

@@ -3,7 +3,10 @@
  * with a model, do: what it had there is not given back, streams neither. Prints sums, the same in
  * every round.
  *
- * again ROUNDS 12|13|ex
+ * again ROUNDS 12|13|ex [beside]
+ *
+ * beside: what it has on another device it goes on to use after each reset, in the end of each
+ * round, and prints a sum of that too.
  */
 #include "tests/device/interpose/program.h"
 
@@ -25,46 +28,75 @@ static char *fill(void)
     return parts;
 }
 
-/* The last parts are read most. */
-static void run(unsigned round)
-{
-    char *parts = fill(), *out, *small;
+/* What a device has. */
+struct work {
+    char *parts, *out;
     mp_rt_stream stream;
+};
+
+static void begin(struct work *work)
+{
+    char *small;
+
+    work->parts = fill();
+    OK(cudaMalloc((void **)&work->out, 4096));
+    OK(cudaMalloc((void **)&small, 300u << 10)); /* large enough to be asked about */
+    OK(cudaMemset(work->out, 0, 4096));
+    OK(cudaDeviceSynchronize());
+    OK(cudaStreamCreateWithFlags(&work->stream, 1));
+}
+
+static struct experts_params part_of(const struct work *work, uint32_t part)
+{
+    return (struct experts_params){ .weights = (uintptr_t)work->parts + part * PART_BYTES,
+                                    .out = (uintptr_t)work->out,
+                                    .words = PART_BYTES / 4,
+                                    .count = 1 };
+}
+
+/* The last parts are read most, or (from 0 on) the first. */
+static void run(const struct work *work, uint32_t first, unsigned round)
+{
     uint64_t sum = 0;
 
-    OK(cudaMalloc((void **)&out, 4096));
-    OK(cudaMalloc((void **)&small, 300u << 10)); /* large enough to be asked about */
-    OK(cudaMemset(out, 0, 4096));
-    OK(cudaDeviceSynchronize());
-    OK(cudaStreamCreateWithFlags(&stream, 1));
     for (uint32_t s = 0; s < STEPS; s++) {
-        const uint32_t part = s % 4 == 3 ? s % PARTS : PARTS - 1 - s % 3;
-        const struct experts_params p = { .weights = (uintptr_t)parts + part * PART_BYTES,
-                                          .out = (uintptr_t)out,
-                                          .words = PART_BYTES / 4,
-                                          .count = 1 };
+        const uint32_t part = s % 4 == 3 ? s % PARTS : first + s % 3;
+        const struct experts_params p = part_of(work, part);
+        const mp_rt_stream stream = s % 2 == 0 ? work->stream : MP_RT_STREAM_PER_THREAD;
 
-        launch(EXPERTS, s % 2 == 0 ? stream : MP_RT_STREAM_PER_THREAD, &p);
-        OK(cudaStreamSynchronize(s % 2 == 0 ? stream : MP_RT_STREAM_PER_THREAD));
+        launch(EXPERTS, stream, &p);
+        OK(cudaStreamSynchronize(stream));
     }
-    OK(cudaMemcpy(&sum, out, 8, MP_RT_DEVICE_TO_HOST));
+    OK(cudaMemcpy(&sum, work->out, 8, MP_RT_DEVICE_TO_HOST));
     printf("%u %016llx\n", round, (unsigned long long)sum);
-    if (round % 2 == 1) /* under way, and seen by nobody */
-        launch(EXPERTS, stream,
-               &(struct experts_params){ .weights = (uintptr_t)parts,
-                                         .out = (uintptr_t)out,
-                                         .words = PART_BYTES / 4,
-                                         .count = 1 });
 }
 
 int main(int argc, char **argv)
 {
-    CHECK_EQ(argc, 3);
+    const bool beside = argc == 4;
+    struct work work, other;
+
+    CHECK(argc == 3 || beside);
     program_launches = (unsigned)strtoul(argv[2], NULL, 10);
+    if (beside) {
+        OK(cudaSetDevice(1));
+        begin(&other);
+    }
     for (unsigned r = 0; r < (unsigned)strtoul(argv[1], NULL, 10); r++) {
-        run(r);
+        OK(cudaSetDevice(0));
+        begin(&work);
+        run(&work, PARTS - 3, r);
+        if (r % 2 == 1) { /* under way, and seen by nobody */
+            const struct experts_params p = part_of(&work, 0);
+
+            launch(EXPERTS, work.stream, &p);
+        }
         OK(cudaDeviceReset());
         OK(cudaGetLastError());
+        if (beside) {
+            OK(cudaSetDevice(1));
+            run(&other, r % 2 == 0 ? PARTS - 3 : 0, 0);
+        }
     }
     return 0;
 }

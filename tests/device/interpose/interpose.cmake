@@ -62,8 +62,9 @@ mp_test(device/interpose/tiers_test LIBS mp_interpose mp_vmm ${CMAKE_DL_LIBS} WR
 mp_fake_cuda(device/interpose/tiers_test)
 mp_test(device/interpose/identity_test LIBS mp_interpose mp_vmm SOURCES tests/support/gguf.c WRAP
     LABELS fault)
-mp_test(device/interpose/work_test LIBS mp_interpose mp_vmm Threads::Threads ${CMAKE_DL_LIBS})
-mp_fake_cuda(device/interpose/work_test)
+mp_test(device/interpose/work_test LIBS mp_interpose mp_vmm Threads::Threads ${CMAKE_DL_LIBS}
+    VARIANTS known unknown)
+mp_fake_cuda(device/interpose/work_test known unknown)
 add_test(NAME device/interpose/names COMMAND python3 tests/device/interpose/names.py
     $<TARGET_FILE:moepager_preload> WORKING_DIRECTORY ${PROJECT_SOURCE_DIR})
 set_tests_properties(device/interpose/names PROPERTIES TIMEOUT 60 SKIP_RETURN_CODE 77)

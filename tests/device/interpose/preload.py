@@ -7,7 +7,8 @@ compute without it, and what was to happen did.
   nothing   without a budget, or with one that holds all, no window is made
   refused   what cannot be done is left to the program, with one line
   busy      several threads that launch, capture, copy, wait, allocate and free at once
-  again     a program that resets its device, after which windows are gone, and begins again
+  again     a program that resets its device, after which windows are gone, and begins again; what
+            it has on another device goes on as before
   forks     children that cannot use the device, while threads do
   others    another preloaded library with hooks of the same functions
   lookups   functions of CUDA that are asked for by name
@@ -118,6 +119,19 @@ def again(_):
             rounds = all_figures(said)
             check(f"{runtime} {env}: {said}", len(rounds) == 5 and all(
                 done["made"] > 0 and done["moves"] > 0 and done["failed"] == 0 for done in rounds))
+    # What another device has stays, and its units move on after each reset: the hot ones change.
+    beside, two = ("again", [4, 12, "beside"]), {"FAKECUDA_DEVICES": "2"}
+    of_both = programs.run("again", beside[1], 12, {"FAKECUDA_GRANULE": "65536", **two})[0]
+    for runtime in (12, 13):
+        for env in ({}, {"FAKECUDA_SEED": "31"}):
+            out, said = programs.run("again", [4, runtime, "beside"], runtime, {
+                **BASE, "LD_PRELOAD": str(BUILD / "libmoepager_preload.so"),
+                "MOEPAGER_GPU_BUDGET": "2M", **two, **env})
+            check(f"beside {runtime} {env}: other results", out == of_both)
+            *resets, last = all_figures(said)
+            check(f"beside {runtime} {env}: {said}", len(resets) == 4 and all(
+                done["made"] > 0 and done["moves"] > 0 for done in resets) and
+                last["windows"] > 0 and last["moves"] > 6 and last["failed"] == 0)
     # With a budget that holds all, and without one.
     for budget in ("200M", ""):
         check(f"{budget}: other results", run(case, 12, 12, budget)[0] == expected)

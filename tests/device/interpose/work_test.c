@@ -204,7 +204,7 @@ static void a_device_that_was_reset_is_quiet(void)
     mp_work_begin(NULL, MP_GPU_PER_THREAD);
     mp_work_end();
     mp_work_close();
-    mp_work_forget(false);
+    mp_work_forget(context, true);
     mp_work_go();
     check_quiet(true);
     CHECK(!mp_work_is_captured());
@@ -214,6 +214,59 @@ static void a_device_that_was_reset_is_quiet(void)
     every_stream_is_asked();
 }
 
+/* Of two devices: what the other has stays, whether it is busy or not. */
+static void a_reset_of_one_device_forgets_nothing_of_others(void)
+{
+    mp_cu_context other;
+    mp_cu_stream gone;
+
+    OK(cu.context_retain(&other, 1));
+    OK(cu.context_set(other));
+    OK(cu.stream_create(&gone, MP_CU_STREAM_NON_BLOCKING, 0));
+    mp_work_stream_made(gone);
+    mp_work_open(driver, other);
+    OK(cu.context_set(context));
+    check_quiet(true);
+    fake_api.stall(true);
+    queue_work(b);
+    mp_work_close();
+    mp_work_forget(other, false);
+    mp_work_go();
+    OK(cu.stream_destroy(gone)); /* what asks for it now asks for nothing */
+    OK(cu.context_release(1));
+    check_quiet(false);
+    fake_api.stall(false);
+    OK(cu.stream_synchronize(b));
+    check_quiet(true);
+    every_stream_is_asked();
+    /* A capture may be of either. */
+    mp_work_capture(true);
+    mp_work_close();
+    mp_work_forget(other, false);
+    mp_work_go();
+    CHECK(mp_work_is_captured());
+    mp_work_capture(false);
+    check_quiet(true);
+    check_no_violation();
+}
+
+/* Of the device that is reset or of another one: it cannot be asked any more. */
+static void a_stream_that_may_be_anywhere_is_never_quiet(void)
+{
+    mp_cu_stream stream;
+
+    OK(cu.stream_create(&stream, MP_CU_STREAM_NON_BLOCKING, 0));
+    OK(cu.context_set(NULL));
+    mp_work_stream_made(stream);
+    OK(cu.context_set(context));
+    check_quiet(true);
+    mp_work_close();
+    mp_work_forget((mp_cu_context)(uintptr_t)0x100000, false);
+    mp_work_go();
+    check_quiet(false);
+    OK(cu.stream_destroy(stream));
+}
+
 static void more_streams_than_are_known_are_never_quiet(void)
 {
     for (uintptr_t s = 0; s < 1100; s++)
@@ -221,11 +274,19 @@ static void more_streams_than_are_known_are_never_quiet(void)
     check_quiet(false); /* and the streams made up here are not asked */
 }
 
-int main(void)
+/* The argument: what stays for good, and so cannot be tried before anything else. */
+int main(int argc, char **argv)
 {
     setenv("FAKECUDA_VERBOSE", "1", 0);
+    setenv("FAKECUDA_DEVICES", "2", 1);
     find_fake();
     set_up();
+    CHECK_EQ(argc, 2);
+    if (strcmp(argv[1], "unknown") == 0) {
+        RUN(a_stream_that_may_be_anywhere_is_never_quiet);
+        close_streams();
+        return 0;
+    }
     RUN(every_stream_is_asked);
     RUN(nothing_is_quiet_under_capture);
     RUN(what_a_stream_had_when_it_ended_counts);
@@ -233,6 +294,7 @@ int main(void)
     RUN(gate_is_not_closed_under_a_call);
     RUN(a_query_that_fails_is_no_end);
     RUN(a_device_that_was_reset_is_quiet);
+    RUN(a_reset_of_one_device_forgets_nothing_of_others);
     RUN(more_streams_than_are_known_are_never_quiet);
     close_streams();
     return 0;
