@@ -93,10 +93,11 @@ struct mp_convert {
     const struct mp_recipe *recipe;
     struct mp_checkpoint *checkpoint;
     struct mp_model_config model;
-    struct mp_weights *weights;          /* of a directory, described only */
-    const struct mp_arch *target;        /* the family's names in GGUF files */
-    struct mp_model_config as_target;    /* the model as such files have it */
-    float divisors[MP_ROPE_FACTORS_MAX]; /* of frequencies, if they are written */
+    struct mp_weights *weights;       /* of a directory, described only */
+    const struct mp_arch *target;     /* the family's names in GGUF files */
+    struct mp_model_config as_target; /* the model as such files have it */
+    /* Of frequencies, if they are written: one list, or for short and for long contexts. */
+    float divisors[2][MP_ROPE_FACTORS_MAX];
     struct mp_convert_tensor *tensors;
     size_t count, capacity;
     struct mp_imatrix *imatrix;
@@ -142,6 +143,12 @@ enum mp_status mp_convert_tokenizer(const struct mp_convert *job,
 /* The whole header, up to where data begins. Free *text_p. */
 enum mp_status mp_convert_header(const struct mp_convert *job, char **text_p,
                                  size_t *bytes_p) MP_MUST_CHECK;
+
+/* Are positions divided alike in contexts of any length, and not multiplied? */
+bool mp_rope_is_one(const struct mp_rope *rope);
+
+/* Are the model's divisors written as two lists? */
+bool mp_convert_two_lists(const struct mp_convert *job);
 
 /* Open the new file, whose header and size are there, as a model: MP_ERR_MODEL E_UNSUPPORTED if it
  * is not the source's. */

@@ -188,6 +188,28 @@ static void put_magnitude(const struct mp_convert *job, struct mp_gguf_out *out)
     }
 }
 
+bool mp_rope_is_one(const struct mp_rope *rope)
+{
+    return rope->magnitude == 1 && rope->long_magnitude == 1 &&
+           memcmp(rope->factors[0], rope->factors[1], sizeof(rope->factors[0])) == 0;
+}
+
+bool mp_convert_two_lists(const struct mp_convert *job)
+{
+    return job->model.rope.kind == MP_ROPE_LONG &&
+           !(job->target->one_list && mp_rope_is_one(&job->model.rope));
+}
+
+/* What two lists of divisors need besides. */
+static void put_long(const struct mp_convert *job, struct mp_gguf_out *out)
+{
+    char key[KEY_BYTES];
+
+    mp_gguf_put_string(out, key_of(job, "rope.scaling.type", key), "longrope");
+    put_u32(job, out, "rope.scaling.original_context_length", (uint32_t)job->model.rope.original);
+    put_f32(job, out, "rope.scaling.attn_factor", job->model.rope.magnitude);
+}
+
 static void put_positions(const struct mp_convert *job, struct mp_gguf_out *out)
 {
     const struct mp_model_config *c = &job->model;
@@ -197,6 +219,8 @@ static void put_positions(const struct mp_convert *job, struct mp_gguf_out *out)
     put_f32(job, out, "rope.freq_base", job->target->wide ? c->wide_theta : c->rope_theta);
     if (c->window != 0 && (job->target->window_step > 0 || job->target->wide))
         put_u32(job, out, "attention.sliding_window", c->window);
+    if (mp_convert_two_lists(job) && !job->target->wide)
+        put_long(job, out);
     if ((c->rope.kind != MP_ROPE_LINEAR && !yarn) || job->target->wide)
         return;
     mp_gguf_put_string(out, key_of(job, "rope.scaling.type", key), yarn ? "yarn" : "linear");

@@ -185,19 +185,53 @@ static enum mp_status add_roles(struct mp_convert *job, int first, int end, uint
     return status;
 }
 
-/* Divisors of the frequencies of wide heads: those pairs that do not turn have a large one. */
-static enum mp_status add_divisors(struct mp_convert *job)
+/* A list of divisors of frequencies, which are job->divisors[list]. */
+static enum mp_status add_list(struct mp_convert *job, const char *name, uint32_t count,
+                               unsigned list)
+{
+    struct mp_convert_tensor new = {
+        .dims = 1, .shape = { count }, .from = MP_WTYPE_F32, .made = job->divisors[list]
+    };
+
+    snprintf(new.name, sizeof(new.name), "%s", name);
+    return add(job, &new);
+}
+
+/* Of wide heads: those pairs that do not turn have a large one. */
+static enum mp_status add_wide_divisors(struct mp_convert *job)
 {
     const uint32_t half = job->model.wide_head_dim / 2;
-    struct mp_convert_tensor new = { .name = MP_DIVISORS_NAME,
-                                     .dims = 1,
-                                     .shape = { half },
-                                     .from = MP_WTYPE_F32,
-                                     .made = job->divisors };
 
     for (uint32_t i = 0; i < half; i++)
-        job->divisors[i] = i < job->model.wide_rotary_dim / 2 ? 1 : 1e30f;
-    return add(job, &new);
+        job->divisors[0][i] = i < job->model.wide_rotary_dim / 2 ? 1 : 1e30f;
+    return add_list(job, MP_DIVISORS_NAME, half, 0);
+}
+
+/* llama3's scaling is one list, longrope two; llama.cpp takes neither in most families. */
+static enum mp_status add_divisors(struct mp_convert *job)
+{
+    const struct mp_rope *rope = &job->model.rope;
+    const bool two = mp_convert_two_lists(job);
+    const uint32_t half = job->model.rotary_dim / 2;
+    enum mp_status status;
+
+    if (two && !job->target->two_lists)
+        return mp_fail(MP_ERR_MODEL, "E_UNSUPPORTED",
+                       "a GGUF file of '%s' cannot say what this model has: divisors of "
+                       "frequencies%s positions, which llama.cpp does not use there",
+                       job->target->name,
+                       mp_rope_is_one(rope) ? ", as of llama3"
+                                            : " for short and for long contexts, as of longrope");
+    if (rope->magnitude != rope->long_magnitude)
+        return mp_fail(MP_ERR_MODEL, "E_UNSUPPORTED",
+                       "a GGUF file cannot say what this model has: positions with one magnitude "
+                       "in short contexts, %g, and another in long ones, %g",
+                       rope->magnitude, rope->long_magnitude);
+    memcpy(job->divisors, rope->factors, sizeof(job->divisors));
+    if (!two)
+        return add_list(job, MP_DIVISORS_NAME, half, 0);
+    status = add_list(job, MP_DIVISORS_LONG_NAME, half, 1);
+    return status == MP_OK ? add_list(job, MP_DIVISORS_SHORT_NAME, half, 0) : status;
 }
 
 /* Experts of transposed matrices: gate and up take turns in the columns of one, which two pieces
@@ -298,6 +332,8 @@ static enum mp_status plan_directory(struct mp_convert *job)
     if (status == MP_OK)
         status = add_roles(job, 0, MP_ROLE_LAYER, 0);
     if (status == MP_OK && job->target->wide)
+        status = add_wide_divisors(job);
+    else if (status == MP_OK && model->rope.kind == MP_ROPE_LONG)
         status = add_divisors(job);
     for (uint32_t layer = 0; status == MP_OK && layer < model->layers; layer++) {
         status = add_roles(job, MP_ROLE_LAYER, MP_ROLE_COUNT, layer);
@@ -308,6 +344,13 @@ static enum mp_status plan_directory(struct mp_convert *job)
 }
 
 /* ---- from a GGUF file */
+
+/* Lists that the configuration has read do; others are tensors like any. */
+static bool list_fits(const struct mp_convert_tensor *tensor)
+{
+    return tensor->from == MP_WTYPE_F32 && tensor->dims == 1 &&
+           tensor->shape[0] <= MP_ROPE_FACTORS_MAX;
+}
 
 static enum mp_status plan_file(struct mp_convert *job)
 {
@@ -329,11 +372,13 @@ static enum mp_status plan_file(struct mp_convert *job)
         memcpy(new.shape, tensor->st.shape, new.dims * sizeof(*new.shape));
         if (!mp_wtype_of(tensor->st.dtype, &new.from))
             return fail_type(new.name, mp_dtype_name(tensor->st.dtype));
-        if (strcmp(new.name, MP_DIVISORS_NAME) == 0) /* floats, which the configuration has read */
+        if (mp_is_divisors(new.name) && list_fits(&new)) {
+            float *list = job->divisors[strcmp(new.name, MP_DIVISORS_LONG_NAME) == 0];
+
             status = mp_files_read(mp_checkpoint_files(job->checkpoint), new.file, new.source_bytes,
-                                   new.shape[0] * sizeof(float), job->divisors);
-        if (strcmp(new.name, MP_DIVISORS_NAME) == 0)
-            new.made = job->divisors;
+                                   new.shape[0] * sizeof(float), list);
+            new.made = list;
+        }
         if (status == MP_OK)
             status = add(job, &new);
     }
@@ -346,7 +391,7 @@ enum mp_status mp_convert_plan(struct mp_convert *job)
 
     job->capacity =
         file ? mp_checkpoint_count(job->checkpoint)
-             : (size_t)job->model.layers * (MP_ROLE_COUNT + MP_EXPERT_PIECES) + MP_ROLE_LAYER + 1;
+             : (size_t)job->model.layers * (MP_ROLE_COUNT + MP_EXPERT_PIECES) + MP_ROLE_LAYER + 2;
     job->tensors = calloc(job->capacity, sizeof(*job->tensors));
     if (job->tensors == NULL)
         return mp_fail_no_memory("the list of tensors", job->capacity * sizeof(*job->tensors));

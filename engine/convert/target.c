@@ -29,12 +29,12 @@ static const struct {
     { "Gemma4ForCausalLM", "gemma4" },
     { "GptOssForCausalLM", "gpt-oss" },
     { "Lfm2MoeForCausalLM", "lfm2moe" },
+    { "PhimoeForCausalLM", "phimoe" },
+    { "PhiMoEForCausalLM", "phimoe" },
 };
 
 static const char *reason_of(const char *family)
 {
-    if (strcmp(family, "PhimoeForCausalLM") == 0)
-        return "llama.cpp weighs its experts otherwise";
     if (strncmp(family, "Xverse", 6) == 0)
         return "llama.cpp has it without experts only";
     return "their tensors have no names there";
@@ -114,6 +114,7 @@ static const struct {
     FIELD(FLAG, qk_norm_rows, "norms of all heads together"),
     FIELD(FLAG, norm_topk, "weights of experts divided by their sum"),
     FIELD(FLAG, tied, "a head that is the embedding"),
+    FIELD(FLAG, head_bias, "a bias of the head"),
     FIELD(FLAG, select_bias, "a bias for the choice of experts"),
     FIELD(REAL, norm_eps, "the number in norms"),
     FIELD(REAL, embed_scale, "a scale of embeddings"),
@@ -123,6 +124,7 @@ static const struct {
     FIELD(REAL, routed_scale, "a scale of experts"),
     FIELD(REAL, latent_eps, "the number in norms of latents"),
     FIELD(REAL, logit_cap, "a limit of logits"),
+    FIELD(REAL, mixer_eps, "the share by which experts are close to each other"),
 };
 
 static bool is_same(const struct mp_model_config *a, const struct mp_model_config *b, size_t field)
@@ -149,9 +151,12 @@ static bool is_near(double a, double b)
 static bool is_same_rope(const struct mp_rope *a, const struct mp_rope *b)
 {
     if (a->kind != b->kind || a->kind == MP_ROPE_PLAIN)
-        return a->kind == b->kind;
-    if (a->kind == MP_ROPE_LONG) /* only files say so in a way that is written: by divisors */
-        return memcmp(a->factors, b->factors, sizeof(a->factors)) == 0;
+        return a->kind == b->kind && is_near(a->magnitude, b->magnitude);
+    if (a->kind == MP_ROPE_LONG)
+        return memcmp(a->factors, b->factors, sizeof(a->factors)) == 0 &&
+               is_near(a->magnitude, b->magnitude) &&
+               is_near(a->long_magnitude, b->long_magnitude) &&
+               (mp_rope_is_one(a) || is_near(a->original, b->original));
     return is_near(a->factor, b->factor) &&
            (a->kind == MP_ROPE_LINEAR ||
             (is_near(a->slow, b->slow) && is_near(a->fast, b->fast) &&

@@ -1,8 +1,8 @@
 /*
  * Sines and cosines of positions, as the reference implementations have them: frequencies and
  * angles are rounded to float. Scaled kinds lower frequencies: LINEAR all of them by one factor,
- * LLAMA3 and YARN those that turn seldom in the positions that the model was first trained with,
- * LONG each by a number of its own.
+ * YARN those that turn seldom in the positions that the model was first trained with, LONG each by
+ * a number of its own.
  */
 #include <math.h>
 
@@ -37,15 +37,6 @@ static float yarn_frequency(const struct mp_model_config *m, size_t i, float pla
     return (float)(plain / rope->factor * part + plain * (1 - part));
 }
 
-static float llama3_frequency(const struct mp_model_config *m, float plain)
-{
-    const struct mp_rope *rope = &m->rope;
-    const double turns = rope->original * plain / TURN;
-    const double part = clamp((turns - rope->slow) / (rope->fast - rope->slow), 0, 1);
-
-    return (float)((1 - part) * plain / rope->factor + part * plain);
-}
-
 /* `longer`: the context is longer than what the model was first trained with. */
 static float frequency_of(const struct mp_model_config *m, size_t i, bool longer)
 {
@@ -55,7 +46,6 @@ static float frequency_of(const struct mp_model_config *m, size_t i, bool longer
     switch (m->rope.kind) {
     case MP_ROPE_PLAIN: return plain;
     case MP_ROPE_LINEAR: return (float)(plain / m->rope.factor);
-    case MP_ROPE_LLAMA3: return llama3_frequency(m, plain);
     case MP_ROPE_YARN: return yarn_frequency(m, i, plain);
     case MP_ROPE_LONG:
         return (float)(1.0 / (m->rope.factors[longer][i] * pow(m->rope_theta, exponent)));

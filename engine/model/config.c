@@ -388,6 +388,12 @@ const char *mp_model_config_beyond(const struct mp_model_config *config)
     return NULL;
 }
 
+bool mp_is_divisors(const char *name)
+{
+    return strcmp(name, MP_DIVISORS_NAME) == 0 || strcmp(name, MP_DIVISORS_SHORT_NAME) == 0 ||
+           strcmp(name, MP_DIVISORS_LONG_NAME) == 0;
+}
+
 enum mp_status mp_model_config_load(const struct mp_checkpoint *checkpoint,
                                     struct mp_model_config *config_p)
 {

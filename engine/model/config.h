@@ -49,7 +49,7 @@ enum mp_router {
  */
 enum mp_activation { MP_ACTIVATION_SILU, MP_ACTIVATION_CLAMPED, MP_ACTIVATION_GELU };
 
-enum mp_rope_kind { MP_ROPE_PLAIN, MP_ROPE_LINEAR, MP_ROPE_LLAMA3, MP_ROPE_YARN, MP_ROPE_LONG };
+enum mp_rope_kind { MP_ROPE_PLAIN, MP_ROPE_LINEAR, MP_ROPE_YARN, MP_ROPE_LONG };
 
 #define MP_ROPE_FACTORS_MAX 512u
 
@@ -63,7 +63,8 @@ struct mp_rope {
     double magnitude; /* of sines and cosines */
     bool truncate;    /* bounds of the mixture are whole dimensions */
     /* Of LONG: divisors of each frequency, with contexts of up to `original` positions, and with
-     * longer ones, which also have a magnitude of their own. */
+     * longer ones, which also have a magnitude of their own. llama3's scaling is such, too: the
+     * same divisors for all contexts. */
     float factors[2][MP_ROPE_FACTORS_MAX];
     double long_magnitude;
 };
@@ -163,8 +164,13 @@ struct mp_model_config {
  * program mistakes it for an ordinary model. */
 #define MP_SLICED_CONFIG "moepager-model.json"
 
-/* The tensor of GGUF files that the configuration has read: divisors of frequencies. */
+/* Tensors of GGUF files that the configuration has read: divisors of frequencies, for contexts of
+ * any length, or for short and for long ones. */
 #define MP_DIVISORS_NAME "rope_freqs.weight"
+#define MP_DIVISORS_SHORT_NAME "rope_factors_short.weight"
+#define MP_DIVISORS_LONG_NAME "rope_factors_long.weight"
+
+bool mp_is_divisors(const char *name);
 
 /* Read both files from the model's directory, where generation_config.json may be absent, or the
  * metadata of the GGUF file. */

@@ -13,6 +13,7 @@
 
 #define FILE_NAME MP_CONFIG_FILE
 #define SCALE_MAX 1e6
+#define TURN (2 * 3.14159265358979323846)
 
 /* What layers can be besides full attention. */
 static const char *other_type(const struct mp_model_config *config)
@@ -226,7 +227,7 @@ static enum mp_status read_long(const json_t *rope, struct mp_model_config *conf
 }
 
 /* What a kind other than the plain one needs. */
-static enum mp_status read_scaling(const json_t *root, const json_t *rope,
+static enum mp_status read_scaling(const json_t *root, const json_t *rope, bool llama3,
                                    struct mp_model_config *config)
 {
     static const char key[] = "original_max_position_embeddings";
@@ -238,16 +239,16 @@ static enum mp_status read_scaling(const json_t *root, const json_t *rope,
                                &out->original);
     if (status != MP_OK)
         return status;
-    if (out->kind == MP_ROPE_YARN || out->kind == MP_ROPE_LONG)
+    if (out->kind != MP_ROPE_LINEAR && !llama3)
         status = mp_json_double_or(rope, "factor", FILE_NAME, 1e-6, SCALE_MAX,
                                    config->positions_max / out->original, &out->factor);
     else
         status = mp_json_double(rope, "factor", FILE_NAME, 1e-6, SCALE_MAX, &out->factor);
-    if (status == MP_OK && out->kind == MP_ROPE_LLAMA3)
+    if (status == MP_OK && llama3)
         status = read_bounds(rope, "low_freq_factor", "high_freq_factor", 1, 4, out);
     if (status == MP_OK && out->kind == MP_ROPE_YARN)
         status = read_yarn(rope, config);
-    if (status == MP_OK && out->kind == MP_ROPE_LONG)
+    if (status == MP_OK && out->kind == MP_ROPE_LONG && !llama3)
         status = read_long(rope, config);
     return status;
 }
@@ -255,11 +256,14 @@ static enum mp_status read_scaling(const json_t *root, const json_t *rope,
 static enum mp_status read_kind(const json_t *root, const json_t *rope,
                                 struct mp_model_config *config)
 {
-    static const char *const kinds[] = { [MP_ROPE_PLAIN] = "default",
-                                         [MP_ROPE_LINEAR] = "linear",
-                                         [MP_ROPE_LLAMA3] = "llama3",
-                                         [MP_ROPE_YARN] = "yarn",
-                                         [MP_ROPE_LONG] = "longrope" };
+    static const struct {
+        const char *name;
+        enum mp_rope_kind kind;
+    } kinds[] = { { "default", MP_ROPE_PLAIN },
+                  { "linear", MP_ROPE_LINEAR },
+                  { "llama3", MP_ROPE_LONG },
+                  { "yarn", MP_ROPE_YARN },
+                  { "longrope", MP_ROPE_LONG } };
     const char *key = mp_config_given(rope, "rope_type") ? "rope_type" : "type";
     const json_t *type = json_object_get(rope, key);
     const char *name = json_string_value(type);
@@ -269,15 +273,15 @@ static enum mp_status read_kind(const json_t *root, const json_t *rope,
     if (!mp_config_given(rope, key) && mp_config_given(rope, "factor"))
         return mp_config_unsupported("factor", json_object_get(rope, "factor"),
                                      "scaling with a 'rope_type'");
-    while (name != NULL && kind < MP_ARRAY_LEN(kinds) && strcmp(name, kinds[kind]) != 0)
+    while (name != NULL && kind < MP_ARRAY_LEN(kinds) && strcmp(name, kinds[kind].name) != 0)
         kind++;
     if (mp_config_given(rope, key) && (name == NULL || kind == MP_ARRAY_LEN(kinds)))
         return mp_config_unsupported(key, type,
                                      "'default', 'linear', 'llama3', 'yarn' and 'longrope'");
-    if (name == NULL || kind == MP_ROPE_PLAIN)
+    if (name == NULL || kinds[kind].kind == MP_ROPE_PLAIN)
         return MP_OK;
-    config->rope.kind = (enum mp_rope_kind)kind;
-    return read_scaling(root, rope, config);
+    config->rope = (struct mp_rope){ .kind = kinds[kind].kind, .factor = 1, .magnitude = 1 };
+    return read_scaling(root, rope, strcmp(name, "llama3") == 0, config);
 }
 
 /* An object about RoPE, the same for all layers. */
@@ -299,6 +303,31 @@ enum mp_status mp_config_rope(const json_t *root, const char *key, struct mp_mod
         status = mp_json_double_or(rope, "rope_theta", FILE_NAME, 1, 1e12, config->rope_theta,
                                    &config->rope_theta);
     return status;
+}
+
+/*
+ * llama3's scaling as divisors, now that all that they depend on has been read: frequencies that
+ * turn seldom in the original positions are divided by the factor, those that turn often by 1, and
+ * what is between by a mixture. They are floats, as converters to GGUF compute and round them, so
+ * that a directory and such a file are the same model.
+ */
+static void set_llama3_divisors(struct mp_model_config *config)
+{
+    struct mp_rope *rope = &config->rope;
+
+    for (uint32_t i = 0; i < config->rotary_dim / 2; i++) {
+        const double wave = TURN * pow(config->rope_theta, 2.0 * i / config->rotary_dim);
+        const double part = (rope->original / wave - rope->slow) / (rope->fast - rope->slow);
+        const double divisor = part <= 0   ? rope->factor
+                               : part >= 1 ? 1
+                                           : 1 / ((1 - part) / rope->factor + part);
+
+        rope->factors[0][i] = rope->factors[1][i] = (float)divisor;
+    }
+    rope->factor = 1;
+    rope->slow = rope->fast = 0;
+    rope->original = config->positions_max;
+    rope->long_magnitude = 1;
 }
 
 /*
@@ -326,6 +355,8 @@ enum mp_status mp_config_positions(const json_t *root, struct mp_model_config *c
                                     : mp_config_rope(root, "rope_parameters", config);
     if (status == MP_OK)
         status = check_rotary(config);
+    if (status == MP_OK && config->rope.kind == MP_ROPE_LONG && config->rope.fast > 0)
+        set_llama3_divisors(config);
     if (status == MP_OK)
         status = read_window(root, config);
     return status;

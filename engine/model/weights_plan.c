@@ -257,7 +257,7 @@ static void count_extra(struct mp_weights_plan *plan)
         const char *name = mp_checkpoint_tensor(plan->checkpoint, i)->st.name;
 
         if (plan->used[i] || strncmp(name, MP_PAD_PREFIX, strlen(MP_PAD_PREFIX)) == 0 ||
-            strcmp(name, MP_DIVISORS_NAME) == 0)
+            mp_is_divisors(name))
             continue;
         if (plan->weights->extra_tensors++ == 0)
             plan->weights->extra_name = name;

@@ -223,7 +223,7 @@ static void families_are_complete(void)
         }
         CHECK_EQ(arch->fused_gate_up == NULL, arch->fused_down == NULL);
     }
-    CHECK_EQ(count, 22);
+    CHECK_EQ(count, 23);
 }
 
 static void unchanged(struct rewritten *tensor)
@@ -301,7 +301,8 @@ static void unknown_families_get_all_names(void)
         "Gemma4ForConditionalGeneration, Gemma4ForCausalLM, "
         "Glm4MoeForCausalLM, Glm4MoeLiteForCausalLM, GptOssForCausalLM, "
         "GraniteMoeForCausalLM, Lfm2MoeForCausalLM, "
-        "MiniMaxM2ForCausalLM, MixtralForCausalLM, OlmoeForCausalLM, PhimoeForCausalLM, Qwen2MoeForCausalLM, "
+        "MiniMaxM2ForCausalLM, MixtralForCausalLM, OlmoeForCausalLM, PhimoeForCausalLM, "
+        "PhiMoEForCausalLM, Qwen2MoeForCausalLM, "
         "Qwen3_5MoeForConditionalGeneration, Qwen3_5MoeForCausalLM, Qwen3MoeForCausalLM, "
         "Qwen3NextForCausalLM, XverseForCausalLM, XverseMoeForCausalLM, OakForCausalLM, EndlessForCausalLM");
 }

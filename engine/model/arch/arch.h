@@ -109,6 +109,9 @@ struct mp_arch {
     bool router_by_key;    /* of GGUF files: they say whether scores are sigmoids */
     uint32_t window_step;  /* of GGUF files: every so many-th layer sees all positions */
     bool yarn_untruncated; /* of GGUF files: struct mp_rope's `truncate` is false */
+    /* Of GGUF files: other programs take divisors of frequencies from them, one list for contexts
+     * of any length, or two for short and long ones. */
+    bool one_list, two_lists;
     struct mp_arch_keys keys;
     struct mp_arch_switches switches;
     struct mp_arch_refusal refusals[MP_ARCH_REFUSALS_MAX];
@@ -149,6 +152,7 @@ struct mp_arch {
     X(mixtral)          \
     X(olmoe)            \
     X(phimoe)           \
+    X(phimoe_published) \
     X(qwen2_moe)        \
     X(qwen3_5_moe)      \
     X(qwen3_5_moe_text) \
@@ -181,6 +185,7 @@ const struct mp_arch *mp_arch_at(size_t index);
     X(llama)                \
     X(minimax_m2)           \
     X(olmoe)                \
+    X(phimoe)               \
     X(qwen2moe)             \
     X(qwen35moe)            \
     X(qwen3moe)             \

@@ -214,10 +214,12 @@ static void read_family(const struct mp_gguf_config *source, struct mp_model_con
 
     config->qkv_bias = mp_gguf_find(source->gguf, "blk.0.attn_q.bias") != NULL;
     config->o_bias = mp_gguf_find(source->gguf, "blk.0.attn_output.bias") != NULL;
+    config->head_bias = mp_gguf_config_has(source, MP_ROLE_HEAD_BIAS, 0);
     config->latent_split = mp_gguf_config_has(source, MP_ROLE_K_UP, 0);
     config->qk_norm = arch->switches.qk_norm.value || mp_gguf_config_has(source, MP_ROLE_Q_NORM, 0);
     mp_arch_parts(arch, config);
     config->activation = arch->activation;
+    config->mixer_eps = (float)arch->keys.mixer_eps.value;
     config->act_alpha = (float)arch->keys.act_alpha.value;
     config->act_limit = (float)arch->keys.act_limit.value;
 }

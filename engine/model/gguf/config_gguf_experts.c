@@ -95,6 +95,9 @@ static enum mp_status read_counts(const struct mp_gguf_config *source,
     if (status == MP_OK)
         status = mp_gguf_config_count(source, &keys->shared_count, 0, FFN_MAX / config->expert_ffn,
                                       &shared);
+    if (status == MP_OK && source->arch->router == MP_ROUTER_MIXER &&
+        config->experts_per_token != 2)
+        return mp_gguf_config_unsupported(source, "expert_used_count", "2");
     if (keys->shared_count.key != NULL)
         config->shared_ffn = shared * config->expert_ffn;
     return status == MP_OK ? read_moe_layers(source, config) : status;

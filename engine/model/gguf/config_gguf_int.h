@@ -70,9 +70,10 @@ enum mp_status mp_gguf_config_experts(const struct mp_gguf_config *source,
 enum mp_status mp_gguf_config_positions(const struct mp_gguf_config *source,
                                         struct mp_model_config *config) MP_MUST_CHECK;
 
-/* Read it, if the file has it: `count` numbers of at least 1e-6, at most MP_ROPE_FACTORS_MAX. */
-enum mp_status mp_gguf_config_divisors(const struct mp_gguf_config *source, uint32_t count,
-                                       float *divisors, bool *any_p) MP_MUST_CHECK;
+/* Divisors of frequencies, if the file has a tensor of that name: `count` numbers of at least 1e-6,
+ * at most MP_ROPE_FACTORS_MAX. */
+enum mp_status mp_gguf_config_divisors(const struct mp_gguf_config *source, const char *name,
+                                       uint32_t count, float *divisors, bool *any_p) MP_MUST_CHECK;
 
 /* config_gguf_wide.c: the same two where layers of full attention have other heads. */
 enum mp_status mp_gguf_config_wide_heads(const struct mp_gguf_config *source,

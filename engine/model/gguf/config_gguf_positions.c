@@ -92,8 +92,8 @@ static enum mp_status read_scaling(const struct mp_gguf_config *source,
     static const char key[] = "rope.scaling.type", factor[] = "rope.scaling.factor";
     static const char *const kinds[] = { [MP_ROPE_PLAIN] = "none",
                                          [MP_ROPE_LINEAR] = "linear",
-                                         [MP_ROPE_LLAMA3] = "", /* a tensor, not a type */
-                                         [MP_ROPE_YARN] = "yarn" };
+                                         [MP_ROPE_YARN] = "yarn",
+                                         [MP_ROPE_LONG] = "longrope" };
     const struct mp_gguf_value *type = mp_gguf_config_find(source, key);
     const char *old = "rope.scale_linear";
     size_t kind = type == NULL ? MP_ROPE_LINEAR : 0;
@@ -101,10 +101,10 @@ static enum mp_status read_scaling(const struct mp_gguf_config *source,
 
     while (type != NULL && kind < MP_ARRAY_LEN(kinds) &&
            (type->kind != MP_GGUF_STRING || type->count != strlen(kinds[kind]) ||
-            kind == MP_ROPE_LLAMA3 || memcmp(type->data, kinds[kind], type->count) != 0))
+            memcmp(type->data, kinds[kind], type->count) != 0))
         kind++;
     if (kind == MP_ARRAY_LEN(kinds))
-        return mp_gguf_config_unsupported(source, key, "'none', 'linear' and 'yarn'");
+        return mp_gguf_config_unsupported(source, key, "'none', 'linear', 'yarn' and 'longrope'");
     if (kind == MP_ROPE_PLAIN)
         return MP_OK;
     if (config->kv_rank == 0 &&
@@ -112,15 +112,39 @@ static enum mp_status read_scaling(const struct mp_gguf_config *source,
         return mp_gguf_config_unsupported(source, "rope.scaling.yarn_log_multiplier", "none");
     status = number_or(source, mp_gguf_config_find(source, factor) != NULL ? factor : old, 1,
                        &config->rope.factor);
+    if (kind == MP_ROPE_LONG) {
+        config->rope.kind = MP_ROPE_LONG; /* its lists are read below */
+        if (status == MP_OK && source->arch->wide)
+            return mp_gguf_config_unsupported(source, key, "heads of one size with 'longrope'");
+        return status == MP_OK && config->rope.factor != 1
+                   ? mp_gguf_config_unsupported(source, factor, "1 with 'longrope'")
+                   : status;
+    }
     config->rope.kind = config->rope.factor != 1 ? (enum mp_rope_kind)kind : MP_ROPE_PLAIN;
     return status == MP_OK && config->rope.kind == MP_ROPE_YARN ? read_yarn(source, config)
                                                                 : status;
 }
 
-enum mp_status mp_gguf_config_divisors(const struct mp_gguf_config *source, uint32_t count,
-                                       float *divisors, bool *any_p)
+/* What sines and cosines are multiplied with; yarn has it with its other numbers. */
+static enum mp_status read_magnitude(const struct mp_gguf_config *source,
+                                     struct mp_model_config *config)
 {
-    const struct mp_gguf_tensor *tensor = mp_gguf_find(source->gguf, MP_DIVISORS_NAME);
+    static const char key[] = "rope.scaling.attn_factor";
+    enum mp_status status;
+
+    if (config->rope.kind == MP_ROPE_YARN)
+        return MP_OK;
+    status = number_or(source, key, 1, &config->rope.magnitude);
+    if (status == MP_OK && config->rope.magnitude != 1 &&
+        (config->kv_rank > 0 || source->arch->wide))
+        return mp_gguf_config_unsupported(source, key, "1");
+    return status;
+}
+
+enum mp_status mp_gguf_config_divisors(const struct mp_gguf_config *source, const char *name,
+                                       uint32_t count, float *divisors, bool *any_p)
+{
+    const struct mp_gguf_tensor *tensor = mp_gguf_find(source->gguf, name);
     enum mp_status status;
 
     *any_p = tensor != NULL;
@@ -131,35 +155,75 @@ enum mp_status mp_gguf_config_divisors(const struct mp_gguf_config *source, uint
         return mp_fail(MP_ERR_MODEL, "E_CONFIG",
                        "tensor '%s' in '%s': got %" PRIu64 " numbers of type %s, need %" PRIu32
                        " of type F32, one for each rotated pair of a head",
-                       MP_DIVISORS_NAME, source->file, tensor->shape[0], tensor->type->name, count);
+                       name, source->file, tensor->shape[0], tensor->type->name, count);
     status = mp_files_read(mp_gguf_files(source->gguf), tensor->file, tensor->offset_bytes,
                            count * sizeof(*divisors), divisors);
     for (uint32_t i = 0; status == MP_OK && i < count; i++) {
         if (!(divisors[i] >= 1e-6f))
             return mp_fail(MP_ERR_MODEL, "E_CONFIG",
-                           "tensor '%s' in '%s': got %g, need numbers of at least 1e-6",
-                           MP_DIVISORS_NAME, source->file, (double)divisors[i]);
+                           "tensor '%s' in '%s': got %g, need numbers of at least 1e-6", name,
+                           source->file, (double)divisors[i]);
     }
     return status;
 }
 
-/* What converters make of llama3's scaling. */
+static enum mp_status fail_lists(const struct mp_gguf_config *source, const char *got)
+{
+    return mp_fail(MP_ERR_MODEL, "E_CONFIG",
+                   "divisors of frequencies in '%s': got %s, need either '%s' or both '%s' and "
+                   "'%s'",
+                   source->file, got, MP_DIVISORS_NAME, MP_DIVISORS_SHORT_NAME,
+                   MP_DIVISORS_LONG_NAME);
+}
+
+/* Of longrope: with contexts of up to the original length, and with longer ones. */
+static enum mp_status read_two_lists(const struct mp_gguf_config *source,
+                                     struct mp_model_config *config)
+{
+    struct mp_rope *rope = &config->rope;
+    uint32_t original = 0;
+    enum mp_status status = mp_gguf_config_u32_or(source, "rope.scaling.original_context_length", 1,
+                                                  1u << 24, config->positions_max, &original);
+
+    rope->original = original;
+    rope->long_magnitude = rope->magnitude;
+    return status;
+}
+
+/* One list is what converters make of llama3's scaling. */
 static enum mp_status read_divisors(const struct mp_gguf_config *source,
                                     struct mp_model_config *config)
 {
     struct mp_rope *rope = &config->rope;
-    bool any = false;
+    const bool named = rope->kind == MP_ROPE_LONG;
+    const uint32_t count = config->rotary_dim / 2;
+    bool one = false, first = false, second = false;
     enum mp_status status =
-        mp_gguf_config_divisors(source, config->rotary_dim / 2, rope->factors[0], &any);
+        mp_gguf_config_divisors(source, MP_DIVISORS_NAME, count, rope->factors[0], &one);
 
-    if (status != MP_OK || !any)
+    if (status == MP_OK && one)
+        memcpy(rope->factors[1], rope->factors[0], sizeof(rope->factors[0]));
+    if (status == MP_OK)
+        status = mp_gguf_config_divisors(source, MP_DIVISORS_SHORT_NAME, count, rope->factors[0],
+                                         &first);
+    if (status == MP_OK)
+        status = mp_gguf_config_divisors(source, MP_DIVISORS_LONG_NAME, count, rope->factors[1],
+                                         &second);
+    if (status != MP_OK)
         return status;
-    if (rope->kind != MP_ROPE_PLAIN)
+    if (first != second || (one && first) || (named && !first))
+        return fail_lists(source, one && first      ? "all three"
+                                  : first != second ? "one of two lists"
+                                                    : "no lists of 'longrope'");
+    if (!one && !first)
+        return MP_OK;
+    if (rope->kind != MP_ROPE_PLAIN && !named)
         return mp_gguf_config_unsupported(source, "rope.scaling.type", "one kind of scaling");
-    memcpy(rope->factors[1], rope->factors[0], sizeof(rope->factors[0]));
     rope->kind = MP_ROPE_LONG;
+    if (first)
+        return read_two_lists(source, config);
     rope->original = config->positions_max;
-    rope->long_magnitude = 1;
+    rope->long_magnitude = rope->magnitude;
     return MP_OK;
 }
 
@@ -170,6 +234,8 @@ enum mp_status mp_gguf_config_positions(const struct mp_gguf_config *source,
 
     config->rope = (struct mp_rope){ .factor = 1, .magnitude = 1 };
     status = read_scaling(source, config);
+    if (status == MP_OK)
+        status = read_magnitude(source, config);
     if (status == MP_OK && source->arch->wide)
         return mp_gguf_config_wide_positions(source, config);
     if (status == MP_OK)

@@ -145,7 +145,8 @@ enum mp_status mp_gguf_config_wide_positions(const struct mp_gguf_config *source
     if (status == MP_OK && mp_gguf_config_find(source, base) != NULL)
         status = mp_gguf_config_double(source, base, 1, 1e12, &config->rope_theta);
     if (status == MP_OK)
-        status = mp_gguf_config_divisors(source, config->wide_head_dim / 2, divisors, &any);
+        status = mp_gguf_config_divisors(source, MP_DIVISORS_NAME, config->wide_head_dim / 2,
+                                         divisors, &any);
     if (status == MP_OK && any)
         status = count_turning(source, divisors, config);
     if (config->window >= config->positions_max) {

@@ -68,6 +68,8 @@ const struct mp_arch mp_arch_gguf_gpt_oss = {
 const struct mp_arch mp_arch_gguf_granitemoe = {
     .name = "granitemoe",
     .default_theta = 1e4,
+    .one_list = true,
+    .two_lists = true,
     .keys = {
         .expert_ffn = "feed_forward_length",
         .embed_scale = { "embedding_scale", 1 },
@@ -105,10 +107,31 @@ const struct mp_arch mp_arch_gguf_olmoe = {
     MP_GGUF_EXPERTS,
 };
 
+/* Files do not say what share of the router's outputs is close; it is the published model's. */
+const struct mp_arch mp_arch_gguf_phimoe = {
+    .name = "phimoe",
+    .default_theta = 1e4,
+    .router = MP_ROUTER_MIXER,
+    .two_lists = true,
+    .keys = { .expert_ffn = "feed_forward_length", .mixer_eps = { NULL, 0.01 } },
+    .names = {
+        MP_GGUF_COMMON_NAMES,
+        MP_GGUF_QKV_BIAS_NAMES,
+        [MP_ROLE_FINAL_NORM_BIAS] = { "output_norm.bias", NULL },
+        [MP_ROLE_HEAD_BIAS] = { "output.bias", NULL },
+        [MP_ROLE_ATTN_NORM_BIAS] = { MP_GGUF_BLOCK "attn_norm.bias", NULL },
+        [MP_ROLE_O_BIAS] = { MP_GGUF_BLOCK "attn_output.bias", NULL },
+        [MP_ROLE_FFN_NORM_BIAS] = { MP_GGUF_BLOCK "ffn_norm.bias", NULL },
+    },
+    MP_GGUF_EXPERTS,
+};
+
 /* Mixtral and others whose layers are Llama's with experts. */
 const struct mp_arch mp_arch_gguf_llama = {
     .name = "llama",
     .default_theta = 1e4,
+    .one_list = true,
+    .two_lists = true,
     .keys = { .expert_ffn = "feed_forward_length" },
     .switches = { .norm_topk = { NULL, true } },
     .names = { MP_GGUF_COMMON_NAMES },

@@ -49,7 +49,8 @@ static void models_without_a_form_are_named(void)
         { DATA "gemma4_text-b", "self_attn.q_proj.bias' has no place in a GGUF file of 'gemma4'" },
         { DATA "gpt_oss-b", "'gpt-oss' cannot say what this model has: which layers have a slid" },
         { DATA "qwen3_next-b", "self_attn.q_proj.bias' has no place in a GGUF file of 'qwen3nex" },
-        { DATA "phimoe-a", "PhimoeForCausalLM are not written as GGUF files: llama.cpp weighs" },
+        { DATA "phimoe-a", "positions with one magnitude in short contexts, 1.2, and another" },
+        { DATA "phimoe-b", "positions with one magnitude in short contexts, 0.8, and another" },
         { DATA "lfm2_moe-b",
           "'lfm2moe' cannot say what this model has: weights of experts divided" },
         { DATA "xverse-a", "are not written as GGUF files: llama.cpp has it without experts" },
@@ -67,6 +68,7 @@ static void models_without_a_form_are_named(void)
 /* Found when the header is read again: that family's files have no key for it. */
 static void what_gguf_cannot_say(void)
 {
+#define SIXTEEN "[1,1,1,1,1,1,1,1,2,2,2,2,2,2,2,2]"
     static const struct {
         const char *from, *to, *part;
     } cases[] = {
@@ -74,7 +76,11 @@ static void what_gguf_cannot_say(void)
           "what this model has: weights of experts divided by their sum" },
         { "\"head_dim\":32",
           "\"head_dim\":32,\"rope_scaling\":{\"type\":\"llama3\",\"factor\":2.0}",
-          "what this model has: scaled positions" },
+          "divisors of frequencies, as of llama3 positions, which llama.cpp does not use there" },
+        { "\"head_dim\":32",
+          "\"head_dim\":32,\"rope_scaling\":{\"type\":\"longrope\",\"short_factor\":" SIXTEEN
+          ",\"long_factor\":" SIXTEEN ",\"attention_factor\":1.5}",
+          "divisors of frequencies for short and for long contexts, as of longrope positions" },
         { "\"head_dim\":32",
           "\"head_dim\":32,\"use_sliding_window\":true,\"sliding_window\":64,"
           "\"max_window_layers\":0",
@@ -96,6 +102,23 @@ static void what_gguf_cannot_say(void)
         check_refused(&config, MP_ERR_MODEL, "E_UNSUPPORTED", cases[i].part);
         CHECK_EQ(access(out, F_OK), -1);
     }
+}
+
+/* Files of Phi-3.5-MoE say no share, which is the published one, and one magnitude. */
+static void phimoe_has_the_published_share(void)
+{
+    static const char text[] =
+        "{\"architectures\":[\"PhiMoEForCausalLM\"],\"vocab_size\":97,\"hidden_size\":40,"
+        "\"num_hidden_layers\":3,\"num_attention_heads\":4,\"num_key_value_heads\":2,"
+        "\"num_local_experts\":8,\"num_experts_per_tok\":2,\"intermediate_size\":24,"
+        "\"attention_bias\":true,\"lm_head_bias\":true,\"router_jitter_noise\":0.3}";
+    const char *out = in_tmpdir("share.gguf"), *model = in_tmpdir("share");
+    struct mp_convert_config config = job(model, out, "q8_0");
+
+    rewrite_model(DATA "phimoe-a", model, text, rewrite_as_f32);
+    check_refused(&config, MP_ERR_MODEL, "E_UNSUPPORTED",
+                  "'phimoe' cannot say what this model has: the share by which experts are close");
+    CHECK_EQ(access(out, F_OK), -1);
 }
 
 /* The first cut of a piece that has several goes to the end of the list. */
@@ -241,6 +264,7 @@ int main(void)
     RUN(what_cannot_be_written);
     RUN(models_without_a_form_are_named);
     RUN(what_gguf_cannot_say);
+    RUN(phimoe_has_the_published_share);
     RUN(tokenizers_without_a_form);
     RUN(weights_are_finite);
     RUN(an_interruption_leaves_nothing);

@@ -5,6 +5,7 @@
  */
 #include <math.h>
 
+#include "engine/model/config.h"
 #include "engine/text/tokenizer.h"
 #include "tests/model/gguf/scored.h"
 #include "tests/model/gguf/twin_runs.h"
@@ -125,6 +126,82 @@ static void other_orders_give_the_same_bits(void)
     }
 }
 
+/* Every tensor has the same type and bytes, and every text of the metadata is there. */
+static void check_same_model(const char *a, const char *b)
+{
+    struct mp_gguf *x, *y;
+
+    CHECK_EQ(mp_gguf_open(a, &x), MP_OK);
+    CHECK_EQ(mp_gguf_open(b, &y), MP_OK);
+    CHECK_EQ(mp_gguf_count(x), mp_gguf_count(y));
+    CHECK_EQ(mp_gguf_entry_count(x), mp_gguf_entry_count(y));
+    for (size_t i = 0; i < mp_gguf_count(x); i++) {
+        const struct mp_gguf_tensor *t = mp_gguf_tensor(x, i), *u = mp_gguf_tensor(y, i);
+        char *p = malloc(t->bytes), *q = malloc(t->bytes);
+
+        CHECK(p != NULL && q != NULL);
+        CHECK_STR(t->name, u->name);
+        CHECK_STR(t->type->name, u->type->name);
+        CHECK_EQ(mp_files_read(mp_gguf_files(x), 0, t->offset_bytes, t->bytes, p), MP_OK);
+        CHECK_EQ(mp_files_read(mp_gguf_files(y), 0, u->offset_bytes, t->bytes, q), MP_OK);
+        CHECK(memcmp(p, q, t->bytes) == 0);
+        free(p);
+        free(q);
+    }
+    for (size_t i = 0; i < mp_gguf_entry_count(x); i++)
+        CHECK_STR(mp_gguf_entry(x, i)->key, mp_gguf_entry(y, i)->key);
+    mp_gguf_close(x);
+    mp_gguf_close(y);
+}
+
+/* llama3's scaling as one list of divisors, longrope as two, of which the test's context of 64
+ * takes the one or the other. */
+static void scaled_positions_give_the_same_bits(void)
+{
+#define THETA(n) "\"rope_theta\": " n
+#define LONG(original)                                                                          \
+    ", \"rope_scaling\": {\"type\": \"longrope\", \"short_factor\": [1, 1.1, 1.5, 2.25, 3.5], " \
+    "\"long_factor\": [1, 2, 4.5, 8, 16], \"original_max_position_embeddings\": " original "}"
+    static const char llama3[] =
+        THETA("1000000.0") ", \"rope_scaling\": {\"rope_type\": \"llama3\", \"factor\": 8, "
+                           "\"low_freq_factor\": 1, \"high_freq_factor\": 4, "
+                           "\"original_max_position_embeddings\": 16}";
+    static const char *const one_list[] = { THETA("1000000.0"), llama3, NULL };
+    static const char *const short_ones[] = { THETA("10000.0"), THETA("10000.0") LONG("300"),
+                                              NULL };
+    static const char *const long_ones[] = { THETA("1000000.0"), THETA("1000000.0") LONG("16"),
+                                             NULL };
+    static const char *const phimoe[] = { "\"short_mscale\": 1.2", "\"short_mscale\": 1.3",
+                                          "\"router_jitter_noise\": 0.3",
+                                          "\"router_jitter_noise\": 0.01", NULL };
+    const struct {
+        const char *source, *list, *no_list;
+        const char *const *pairs;
+    } cases[] = {
+        { DATA "mixtral-tiny", MP_DIVISORS_NAME, MP_DIVISORS_LONG_NAME, one_list },
+        { DATA "mixtral-tiny", MP_DIVISORS_LONG_NAME, MP_DIVISORS_NAME, long_ones },
+        { DATA "granitemoe-a", MP_DIVISORS_SHORT_NAME, MP_DIVISORS_NAME, short_ones },
+        { DATA "phimoe-a", MP_DIVISORS_SHORT_NAME, MP_DIVISORS_NAME, phimoe },
+    };
+
+    for (size_t i = 0; i < MP_ARRAY_LEN(cases); i++) {
+        const char *out, *again;
+        struct mp_gguf *gguf;
+
+        check_twin(cases[i].source, cases[i].pairs, "f32");
+        out = in_tmpdir("family.gguf");
+        again = in_tmpdir("again.gguf");
+        CHECK_EQ(mp_gguf_open(out, &gguf), MP_OK);
+        CHECK(mp_gguf_find(gguf, cases[i].list) != NULL);
+        CHECK(mp_gguf_find(gguf, cases[i].no_list) == NULL);
+        mp_gguf_close(gguf);
+        convert(out, again, "f32");
+        check_same_model(out, again);
+    }
+#undef LONG
+#undef THETA
+}
+
 /* Root of the mean squared difference, relative to the root of the mean square. */
 static double distance(const float *got, const float *want, size_t count)
 {
@@ -204,34 +281,6 @@ static void the_mixture_is_the_published_one(void)
     CHECK_STR(mp_gguf_find(gguf, "output.weight")->type->name, "Q6_K");
     CHECK_STR(mp_gguf_find(gguf, "token_embd.weight")->type->name, "Q4_K");
     mp_gguf_close(gguf);
-}
-
-/* Every tensor has the same type and bytes, and every text of the metadata is there. */
-static void check_same_model(const char *a, const char *b)
-{
-    struct mp_gguf *x, *y;
-
-    CHECK_EQ(mp_gguf_open(a, &x), MP_OK);
-    CHECK_EQ(mp_gguf_open(b, &y), MP_OK);
-    CHECK_EQ(mp_gguf_count(x), mp_gguf_count(y));
-    CHECK_EQ(mp_gguf_entry_count(x), mp_gguf_entry_count(y));
-    for (size_t i = 0; i < mp_gguf_count(x); i++) {
-        const struct mp_gguf_tensor *t = mp_gguf_tensor(x, i), *u = mp_gguf_tensor(y, i);
-        char *p = malloc(t->bytes), *q = malloc(t->bytes);
-
-        CHECK(p != NULL && q != NULL);
-        CHECK_STR(t->name, u->name);
-        CHECK_STR(t->type->name, u->type->name);
-        CHECK_EQ(mp_files_read(mp_gguf_files(x), 0, t->offset_bytes, t->bytes, p), MP_OK);
-        CHECK_EQ(mp_files_read(mp_gguf_files(y), 0, u->offset_bytes, t->bytes, q), MP_OK);
-        CHECK(memcmp(p, q, t->bytes) == 0);
-        free(p);
-        free(q);
-    }
-    for (size_t i = 0; i < mp_gguf_entry_count(x); i++)
-        CHECK_STR(mp_gguf_entry(x, i)->key, mp_gguf_entry(y, i)->key);
-    mp_gguf_close(x);
-    mp_gguf_close(y);
 }
 
 static void a_file_of_a_file_is_that_of_the_directory(void)
@@ -354,6 +403,7 @@ int main(void)
     CHECK_EQ(mp_pool_create(&one, NULL, MP_TOPOLOGY_ANY_NODE, &pool), MP_OK);
     RUN(families_give_the_same_bits);
     RUN(other_orders_give_the_same_bits);
+    RUN(scaled_positions_give_the_same_bits);
     RUN(types_run_near_the_source);
     RUN(the_mixture_is_the_published_one);
     RUN(a_file_of_a_file_is_that_of_the_directory);

@@ -194,6 +194,34 @@ static void divisors_give_the_same_bits(void)
     free(got);
 }
 
+/* Files that multiply sines and cosines, and divide no frequency. */
+static void a_magnitude_gives_the_same_bits(void)
+{
+    static const char *const pairs[] = {
+        "\"rope_scaling\": null",
+        "\"rope_scaling\": {\"type\": \"longrope\", \"short_factor\": [1, 1, 1, 1, 1, 1, 1, 1], "
+        "\"long_factor\": [1, 1, 1, 1, 1, 1, 1, 1], \"attention_factor\": 1.25}",
+        NULL
+    };
+    struct to_gguf job = plain(QWEN3, "qwen3moe", in_tmpdir("large.gguf"));
+    const char *twin = in_tmpdir("large"), *model = in_tmpdir("not-large");
+    size_t bytes, count;
+    float *want, *got;
+
+    twin_directory(QWEN3, twin, twin_config(QWEN3, pairs));
+    want = twin_logits(twin, UINT64_MAX, &bytes);
+    twin_directory(QWEN3, model, NULL);
+    job.model = model;
+    job.change =
+        (struct gguf_change){ "qwen3moe.rope.scaling.attn_factor", MP_GGUF_F32, 1.25, NULL };
+    to_gguf(&job);
+    got = twin_logits(job.path, UINT64_MAX, &count);
+    CHECK_EQ(count, bytes);
+    CHECK(memcmp(got, want, bytes) == 0);
+    free(want);
+    free(got);
+}
+
 /* ---- refusals */
 
 struct refusal {
@@ -202,7 +230,8 @@ struct refusal {
     const char *code, *part;
 };
 
-static void check_refused(const struct refusal *refusal, const float *divisors)
+static void check_refused(const struct refusal *refusal, const float *divisors,
+                          const char *const *lists)
 {
     struct to_gguf job = plain(refusal->model, refusal->arch, in_tmpdir("wrong.gguf"));
     struct harness_options options = harness_defaults(job.path);
@@ -210,6 +239,8 @@ static void check_refused(const struct refusal *refusal, const float *divisors)
 
     job.change = refusal->change;
     job.divisors = divisors;
+    for (size_t i = 0; lists != NULL && i < MP_ARRAY_LEN(job.lists); i++)
+        job.lists[i] = lists[i];
     to_gguf(&job);
     CHECK_EQ(harness_try_open(&options, &h), MP_ERR_MODEL);
     CHECK_STR(mp_error_last()->code, refusal->code);
@@ -283,10 +314,67 @@ static void broken_files_are_refused_by_name(void)
     float divisors[HALF] = { 1, 1, 0, 1, 1, 1, 1, 1 };
 
     for (size_t i = 0; i < MP_ARRAY_LEN(cases); i++)
-        check_refused(&cases[i], NULL);
-    check_refused(&freqs[0], divisors);
+        check_refused(&cases[i], NULL, NULL);
+    check_refused(&freqs[0], divisors, NULL);
     divisors[2] = 1;
-    check_refused(&freqs[1], divisors);
+    check_refused(&freqs[1], divisors, NULL);
+}
+
+/* One list for all contexts, or two; and what longrope does not go with. */
+static void broken_lists_are_refused_by_name(void)
+{
+#define SCALING "qwen3moe.rope.scaling."
+    static const float divisors[HALF] = { 1, 1, 1, 1, 1, 1, 1, 1 };
+    static const struct {
+        const char *lists[3];
+        struct gguf_change change;
+        const char *code, *part;
+    } cases[] = {
+        { { MP_DIVISORS_LONG_NAME }, { NULL, 0, 0, NULL }, "E_CONFIG", "got one of two lists" },
+        { { MP_DIVISORS_SHORT_NAME },
+          { SCALING "type", MP_GGUF_STRING, 0, "longrope" },
+          "E_CONFIG",
+          "got one of two lists, need either 'rope_freqs.weight' or both" },
+        { { MP_DIVISORS_NAME, MP_DIVISORS_SHORT_NAME, MP_DIVISORS_LONG_NAME },
+          { NULL, 0, 0, NULL },
+          "E_CONFIG",
+          "got all three" },
+        { { MP_DIVISORS_NAME },
+          { SCALING "type", MP_GGUF_STRING, 0, "longrope" },
+          "E_CONFIG",
+          "got no lists of 'longrope'" },
+        { { MP_DIVISORS_SHORT_NAME, MP_DIVISORS_LONG_NAME },
+          { SCALING "factor", MP_GGUF_F32, 2, NULL },
+          "E_UNSUPPORTED",
+          "one kind of scaling" },
+        { { MP_DIVISORS_SHORT_NAME, MP_DIVISORS_LONG_NAME },
+          { SCALING "original_context_length", MP_GGUF_U32, 0, NULL },
+          "E_CONFIG",
+          "original_context_length" },
+    };
+    static const struct refusal others[] = {
+        { V3,
+          { "deepseek2.rope.scaling.type", MP_GGUF_STRING, 0, "longrope" },
+          "E_UNSUPPORTED",
+          "supports 1 with 'longrope'" },
+        { GEMMA,
+          { "gemma4.rope.scaling.type", MP_GGUF_STRING, 0, "longrope" },
+          "E_UNSUPPORTED",
+          "heads of one size" },
+        { GEMMA,
+          { "gemma4.rope.scaling.attn_factor", MP_GGUF_F32, 2, NULL },
+          "E_UNSUPPORTED",
+          "supports 1 only" },
+    };
+
+    for (size_t i = 0; i < MP_ARRAY_LEN(cases); i++) {
+        const struct refusal refusal = { QWEN3, "qwen3moe", cases[i].change, cases[i].code,
+                                         cases[i].part };
+
+        check_refused(&refusal, divisors, cases[i].lists);
+    }
+    for (size_t i = 0; i < MP_ARRAY_LEN(others); i++)
+        check_refused(&others[i], NULL, NULL);
 }
 
 /* ---- every call */
@@ -340,6 +428,8 @@ int main(void)
     RUN(latent_attention_gives_the_same_bits);
     RUN(blocks_of_latent_attention_stay_near);
     RUN(divisors_give_the_same_bits);
+    RUN(a_magnitude_gives_the_same_bits);
+    RUN(broken_lists_are_refused_by_name);
     RUN(broken_files_are_refused_by_name);
     RUN(every_call_fails_once);
     return 0;

@@ -70,8 +70,8 @@ static void broken_metadata_is_refused_by_name(void)
         { { "general.architecture", MP_GGUF_STRING, 0, "mamba" },
           "E_UNSUPPORTED",
           "got 'mamba', this engine supports deepseek, deepseek2, ernie4_5-moe, gemma4, glm4moe, "
-          "gpt-oss, granitemoe, lfm2moe, llama, minimax-m2, olmoe, qwen2moe, qwen35moe, qwen3moe, "
-          "qwen3next" },
+          "gpt-oss, granitemoe, lfm2moe, llama, minimax-m2, olmoe, phimoe, qwen2moe, qwen35moe, "
+          "qwen3moe, qwen3next" },
         { { Q "block_count", ABSENT, 0, NULL }, "E_GGUF_KEY", "no key 'qwen3moe.block_count'" },
         { { Q "block_count", MP_GGUF_U32, 0, NULL }, "E_CONFIG", "got 0, need 1 to 512" },
         { { Q "block_count", MP_GGUF_U32, 513, NULL }, "E_CONFIG", "got 513, need 1 to 512" },
@@ -90,10 +90,12 @@ static void broken_metadata_is_refused_by_name(void)
         { { Q "attention.layer_norm_rms_epsilon", MP_GGUF_F32, -1, NULL }, "E_CONFIG", "got -1" },
         { { Q "rope.freq_base", MP_GGUF_F32, 0, NULL }, "E_CONFIG", "rope.freq_base" },
         { { Q "rope.scaling.type", MP_GGUF_STRING, 0, "longrope" },
+          "E_CONFIG",
+          "got no lists of 'longrope', need either 'rope_freqs.weight' or both" },
+        { { Q "rope.scaling.type", MP_GGUF_STRING, 0, "" },
           "E_UNSUPPORTED",
-          "supports 'none', 'linear' and 'yarn' only" },
-        { { Q "rope.scaling.type", MP_GGUF_STRING, 0, "" }, "E_UNSUPPORTED", "and 'yarn' only" },
-        { { Q "rope.scaling.type", MP_GGUF_U32, 0, NULL }, "E_UNSUPPORTED", "and 'yarn' only" },
+          "supports 'none', 'linear', 'yarn' and 'longrope' only" },
+        { { Q "rope.scaling.type", MP_GGUF_U32, 0, NULL }, "E_UNSUPPORTED", "and 'longrope' only" },
         { { Q "rope.scaling.factor", MP_GGUF_F32, -1, NULL }, "E_CONFIG", "got -1" },
         { { Q "rope.scaling.yarn_log_multiplier", MP_GGUF_F32, 1, NULL }, "E_UNSUPPORTED", "none" },
         { { Q "attention.sliding_window", MP_GGUF_U32, 16, NULL }, "E_UNSUPPORTED", "all pos" },

@@ -28,8 +28,10 @@ struct to_gguf {
     bool latent_blocks; /* the two parts of it in Q8_0, of a model in F32 */
     bool fused;         /* gate and up of all experts in one tensor */
     const float *divisors; /* of frequencies; NULL: none */
-    const char *leave;     /* a tensor that is left out; NULL: none */
-    const char *retype;    /* a tensor that says that it is of type `type`; NULL: none */
+    /* Names of the tensors that have them, up to three; NULLs: "rope_freqs.weight" alone. */
+    const char *lists[3];
+    const char *leave;  /* a tensor that is left out; NULL: none */
+    const char *retype; /* a tensor that says that it is of type `type`; NULL: none */
     uint32_t type;
     struct gguf_change change;
 };

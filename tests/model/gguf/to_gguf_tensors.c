@@ -280,6 +280,18 @@ static void put_divisors(struct writer *w)
         fwrite(&(float){ i < w->config.wide_rotary_dim / 2 ? 1 : 1e30f }, sizeof(float), 1, data);
 }
 
+static void put_lists(struct writer *w)
+{
+    const uint64_t half = w->config.rotary_dim / 2;
+
+    for (size_t i = 0; i == 0 || (i < 3 && w->job->lists[i] != NULL); i++) {
+        const char *name = w->job->lists[i] != NULL ? w->job->lists[i] : "rope_freqs.weight";
+
+        fwrite(w->job->divisors, sizeof(float), half,
+               to_gguf_begin(w, name, MP_WTYPE_F32, &half, 1));
+    }
+}
+
 void to_gguf_tensors(struct writer *w)
 {
     for (int role = 0; role < MP_ROLE_LAYER; role++)
@@ -287,9 +299,7 @@ void to_gguf_tensors(struct writer *w)
     if (w->arch->wide)
         put_divisors(w);
     else if (w->job->divisors != NULL)
-        fwrite(w->job->divisors, sizeof(float), w->config.rotary_dim / 2,
-               to_gguf_begin(w, "rope_freqs.weight", MP_WTYPE_F32,
-                             &(uint64_t){ w->config.rotary_dim / 2 }, 1));
+        put_lists(w);
     for (uint32_t layer = 0; layer < w->config.layers; layer++) {
         for (int role = MP_ROLE_LAYER; role < MP_ROLE_COUNT; role++)
             put_role(w, (enum mp_role)role, layer);

@@ -9,6 +9,7 @@ usage: llama_test.py MOEPAGER MAKE_TWIN [FAMILY...]
 llama.cpp is that of LLAMA_DIR, or of the folder that tests/interpose/harness.py uses; where there is
 none, or it has a family not, that is skipped by name.
 """
+import json
 import os
 import random
 import subprocess
@@ -28,7 +29,8 @@ ERROR = 2e-4
 # llama.cpp's GELU is a table of 16-bit floats; lengths of queries and keys of delta networks are at
 # least 1e-6 there, where 1e-6 is added to their squares here, as in the model's own code.
 ERRORS = {"gemma4": 4e-3, "qwen35moe": 1e-3, "qwen3next": 1e-3}
-# Directory, general.architecture.
+LISTS = {"rope_type": "longrope", "short_factor": [1, 1.1, 1.5, 2.25, 3.5], "long_factor": [1, 2, 4.5, 8, 16]}
+# Directory, general.architecture, and keys of config.json that are not as there.
 FAMILIES = [
     ("qwen2moe-tiny", "qwen2moe"), ("qwen3moe-tiny", "qwen3moe"), ("mixtral-tiny", "llama"), ("olmoe-a", "olmoe"),
     ("granitemoe-a", "granitemoe"), ("glm4_moe-a", "glm4moe"), ("glm4_moe-b", "glm4moe"),
@@ -36,6 +38,12 @@ FAMILIES = [
     ("deepseek_v3-b", "deepseek2"), ("glm4_moe_lite-a", "deepseek2"), ("glm4_moe_lite-b", "deepseek2"),
     ("qwen3_next-a", "qwen3next"), ("qwen3_5_moe_text-a", "qwen35moe"), ("gemma4_text-a", "gemma4"),
     ("lfm2_moe-a", "lfm2moe"),
+    ("mixtral-tiny", "llama", {"rope_scaling": {
+        "rope_type": "llama3", "factor": 8, "low_freq_factor": 1, "high_freq_factor": 4,
+        "original_max_position_embeddings": 16}}),
+    # llama.cpp's contexts are of at least 256 positions: long for the first model, short for the second one.
+    ("mixtral-tiny", "llama", {"rope_scaling": {**LISTS, "original_max_position_embeddings": 16}}),
+    ("granitemoe-a", "granitemoe", {"rope_scaling": {**LISTS, "original_max_position_embeddings": 300}}),
 ]
 
 
@@ -85,6 +93,10 @@ def check(ours, theirs, error):
     return off, len(clear), off <= error and same
 
 
+def scaling(changes):
+    return f"  ({changes[0]['rope_scaling']['rope_type']})" if changes else ""
+
+
 def main():
     moepager, make_twin = map(Path, sys.argv[1:3])
     llama = find_llama()
@@ -100,11 +112,11 @@ def main():
             print(f"skipped: {error}")
             return 77
         rng = random.Random(5)
-        for name, arch in FAMILIES:
+        for name, arch, *changes in FAMILIES:
             if sys.argv[3:] and name not in sys.argv[3:] and arch not in sys.argv[3:]:
                 continue
             model, ids = folder / f"{name}.gguf", folder / "tokens.txt"
-            subprocess.run([make_twin, MODELS / name, arch, model], check=True)
+            subprocess.run([make_twin, MODELS / name, arch, model, *map(json.dumps, changes)], check=True)
             tokens = [rng.randrange(4, 70) for _ in range(PROMPT + GEN)]
             ids.write_text("\n".join(map(str, tokens)) + "\n")
             theirs, errors = run_llama(command, model, ids, folder)
@@ -118,7 +130,7 @@ def main():
             off, clear, good = check(run_ours(moepager, model, ids, folder), theirs,
                                      ERRORS.get(arch, ERROR))
             print(f"{name:20} {arch:12} differs by {off:.1e} of the largest logit, {clear} of {GEN} "
-                  f"clear  {'ok' if good else 'DIFFERS'}", flush=True)
+                  f"clear  {'ok' if good else 'DIFFERS'}{scaling(changes)}", flush=True)
             failed += not good
     return 1 if failed else 0
 

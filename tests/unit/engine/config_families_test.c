@@ -34,8 +34,16 @@ static void scaled_positions_are_read(void)
                  "\"original_max_position_embeddings\":8192}}",
                  NULL)
             .rope;
-    CHECK(r.kind == MP_ROPE_LLAMA3 && r.factor == 8 && r.slow == 2 && r.fast == 5);
-    CHECK(r.original == 8192 && r.magnitude == 1);
+    /* Waves of 6.3 to 5e6 positions; between 8192 / 5 and 8192 / 2 of them a mixture. */
+    CHECK(r.kind == MP_ROPE_LONG && r.magnitude == 1 && r.long_magnitude == 1);
+    CHECK(r.factors[0][0] == 1 && r.factors[0][63] == 8 && r.factors[0][32] == 8);
+    CHECK(memcmp(r.factors[0], r.factors[1], sizeof(r.factors[0])) == 0);
+    for (unsigned i = 0; i < 64; i++) {
+        const double wave = 6.283185307179586 * pow(1e6, i / 64.0), turns = 8192 / wave;
+        const double mixed = 1 / ((5 - turns) / 3 / 8 + (turns - 2) / 3);
+
+        CHECK(fabs(r.factors[0][i] - (turns < 2 ? 8 : turns > 5 ? 1 : mixed)) < 1e-6);
+    }
     r = parse_ok(mixtral,
                  "{\"original_max_position_embeddings\":4096,"
                  "\"rope_scaling\":{\"type\":\"yarn\",\"truncate\":false}}",

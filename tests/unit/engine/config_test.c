@@ -143,8 +143,8 @@ static void rope_in_every_place_where_it_is_written(void)
     "Gemma4ForConditionalGeneration, Gemma4ForCausalLM, Glm4MoeForCausalLM, "          \
     "Glm4MoeLiteForCausalLM, GptOssForCausalLM, GraniteMoeForCausalLM, "               \
     "Lfm2MoeForCausalLM, MiniMaxM2ForCausalLM, MixtralForCausalLM, OlmoeForCausalLM, " \
-    "PhimoeForCausalLM, Qwen2MoeForCausalLM, Qwen3_5MoeForConditionalGeneration, "     \
-    "Qwen3_5MoeForCausalLM, Qwen3MoeForCausalLM, "                                     \
+    "PhimoeForCausalLM, PhiMoEForCausalLM, Qwen2MoeForCausalLM, "                      \
+    "Qwen3_5MoeForConditionalGeneration, Qwen3_5MoeForCausalLM, Qwen3MoeForCausalLM, " \
     "Qwen3NextForCausalLM, XverseForCausalLM, XverseMoeForCausalLM"
 
 #define QUANTISED(got)                                                               \

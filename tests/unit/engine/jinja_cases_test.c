@@ -37,6 +37,7 @@ static const struct {
     { "Qwen3_5MoeForConditionalGeneration", "coder.jinja" },
     { "Qwen3_5MoeForCausalLM", "coder.jinja" },
     { "PhimoeForCausalLM", "phi.jinja" },
+    { "PhiMoEForCausalLM", "phi.jinja" },
     { "Lfm2MoeForCausalLM", "lfm2.jinja" },
     { "MiniMaxM2ForCausalLM", "minimax.jinja" },
 };
