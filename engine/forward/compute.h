@@ -24,7 +24,6 @@ struct mp_compute;
 struct mp_forward_progress {
     bool started;   /* false: nothing was done */
     bool complete;  /* all is done, and the result is available */
-    bool begun;     /* attention and norm of `layer` are done */
     uint32_t layer; /* layer of the model: the first that is not done */
 };
 
@@ -115,7 +114,8 @@ struct mp_compute_ops {
      * also before experts begin, so that none is launched after an error. */
     enum mp_status (*status)(struct mp_compute *c);
 
-    /* Optional: do as much of the batch as is possible without the host. */
+    /* Optional: from *progress_p on, do as much of the batch as is possible without the host.
+     * Called before a batch, and again behind every MoE layer that the host has driven. */
     enum mp_status (*alone)(struct mp_compute *c, uint32_t wanted,
                             struct mp_forward_progress *progress_p);
     /* Optional: mp_forward() failed; wait until no work is left. */

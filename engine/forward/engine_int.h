@@ -125,9 +125,11 @@ void mp_engine_attention(struct mp_compute *c, uint32_t layer, enum mp_array x);
 /* in := norm(x), and for a layer without experts x += ffn(in). */
 void mp_engine_dense(struct mp_compute *c, uint32_t layer, enum mp_array in, enum mp_array x);
 
-/* A pass of the current batch through the model, from its present progress to its logits. */
+/* A pass of the current batch through the model, from its present progress to layer `to`, or with
+ * all layers to its logits. */
 struct mp_pass {
     struct mp_forward_progress from;
+    uint32_t to;       /* layer of the model */
     uint32_t wanted;   /* tokens whose logits are wanted */
     bool uncancelable; /* mp_engine_check_cancel() is not called */
     /* x += the experts' combined results for xn */

@@ -95,17 +95,15 @@ enum mp_status mp_engine_pass(struct mp_compute *c, const struct mp_pass *pass)
 
     if (!from->started)
         c->ops->embed(c);
-    for (uint32_t layer = from->layer; layer < m->layers && status == MP_OK; layer++) {
+    for (uint32_t layer = from->layer; layer < pass->to && status == MP_OK; layer++) {
         status = pass->uncancelable ? MP_OK : mp_engine_check_cancel(engine);
         if (status != MP_OK)
             return status;
-        if (!from->begun || layer > from->layer) {
-            mp_engine_attention(c, layer, MP_ARRAY_X);
-            mp_engine_dense(c, layer, MP_ARRAY_XN, MP_ARRAY_X);
-        }
+        mp_engine_attention(c, layer, MP_ARRAY_X);
+        mp_engine_dense(c, layer, MP_ARRAY_XN, MP_ARRAY_X);
         status = m->is_moe[layer] ? pass->experts(c, engine->moe_layer[layer]) : c->ops->status(c);
     }
-    if (status == MP_OK)
+    if (status == MP_OK && pass->to == m->layers)
         head(c, pass->wanted);
     return status;
 }
@@ -148,6 +146,18 @@ static enum mp_status check_batch(const struct mp_engine *engine, const struct m
     return mp_recurrent_check(engine, batch);
 }
 
+/* How far the host goes before the compute is asked whether it can go on alone. */
+static uint32_t next_stop(const struct mp_compute *c, uint32_t layer)
+{
+    const struct mp_model_config *m = c->engine->config.model;
+
+    if (c->ops->alone == NULL)
+        return m->layers;
+    while (layer < m->layers && !m->is_moe[layer])
+        layer++;
+    return layer < m->layers ? layer + 1 : layer;
+}
+
 /* What the compute cannot do alone is driven layer by layer. */
 static enum mp_status run(struct mp_compute *c, const struct mp_batch *batch, uint32_t wanted)
 {
@@ -156,11 +166,15 @@ static enum mp_status run(struct mp_compute *c, const struct mp_batch *batch, ui
 
     c->ops->begin(c, batch, wanted);
     status = c->ops->status(c);
-    if (status == MP_OK && c->ops->alone != NULL)
-        status = c->ops->alone(c, wanted, &pass.from);
-    if (status != MP_OK || pass.from.complete)
-        return status;
-    status = mp_engine_pass(c, &pass);
+    while (status == MP_OK && pass.to < c->engine->config.model->layers) {
+        if (c->ops->alone != NULL)
+            status = c->ops->alone(c, wanted, &pass.from);
+        if (status != MP_OK || pass.from.complete)
+            return status;
+        pass.to = next_stop(c, pass.from.layer);
+        status = mp_engine_pass(c, &pass);
+        pass.from = (struct mp_forward_progress){ .started = true, .layer = pass.to };
+    }
     return status == MP_OK ? c->ops->result(c, wanted) : status;
 }
 

@@ -19,6 +19,7 @@
 #include "tests/device/fakecuda/client.h"
 #include "tests/support/log_guard.h"
 #include "tests/support/test.h"
+#include "vmm/base/compiler.h"
 #include "vmm/base/error.h"
 
 #define MODEL "tests/data/models/mixtral-tiny"
@@ -450,8 +451,7 @@ static void a_graph_is_recorded_when_nothing_is_read(void)
     harness_open(&options, &h);
     mp_space_wait_filled(h.engine->space);
     fake_api.reset();
-    feed(&h, 0, 1, 0); /* a miss */
-    feed(&h, 0, 1, 0); /* a step of the host */
+    feed(&h, 0, 1, 0); /* misses; kernel by kernel */
     CHECK_EQ(fake_api.calls("cuStreamBeginCapture_v2"), 0);
     mp_pager_residents(mp_engine_pager(h.engine), 1, true, resident);
     while (resident[cold])
@@ -463,7 +463,7 @@ static void a_graph_is_recorded_when_nothing_is_read(void)
     feed(&h, 0, 1, 0);
     CHECK_EQ(pthread_join(thread, NULL), 0);
     CHECK(!captured_meanwhile);
-    CHECK_EQ(fake_api.calls("cuStreamBeginCapture_v2"), 1);
+    CHECK(fake_api.calls("cuStreamBeginCapture_v2") > 0);
     harness_close(&h);
     check_nothing_lives();
 }
@@ -511,6 +511,37 @@ static void a_policy_takes_a_layer_from_a_graph(void)
     check_nothing_lives();
 }
 
+/* More layers than the model has that the other tests use, and so more misses in a step: the rest
+ * behind each is a graph, or, the first time, its kernels. */
+static void what_comes_behind_a_miss_has_the_same_bits(void)
+{
+    struct harness_options options = small("cuda");
+    static float want[SEQUENCES * (STEPS + 1) * 1024], behind[MP_ARRAY_LEN(want)];
+    struct mp_space_plan space;
+    struct harness h;
+
+    options.model = "tests/data/models/qwen3moe-tiny";
+    space = harness_plan(&options, NULL);
+    for (unsigned i = 0; i < 5; i++) {
+        options.graphs = i > 0;
+        options.addressing = i & 1 ? MP_ADDRESSING_WINDOW : MP_ADDRESSING_TABLE;
+        options.budget_bytes =
+            space.smallest_bytes + (space.full_bytes - space.smallest_bytes) * (4 - i) / 4;
+        harness_open(&options, &h);
+        CHECK(SEQUENCES * (STEPS + 1) * h.model.vocab <= MP_ARRAY_LEN(want));
+        for (unsigned twice = 0; twice < 2; twice++) {
+            CHECK_EQ(
+                harness_run(&h, tokens[0], STRIDE, lens, SEQUENCES, STEPS, i == 0 ? want : behind),
+                MP_OK);
+            CHECK(i == 0 || memcmp(want, behind, sizeof(want)) == 0);
+        }
+        CHECK_EQ(mp_device_graphs_counted(h.engine->device).segments > 0, i > 0);
+        CHECK(mp_pager_check(mp_engine_pager(h.engine)));
+        harness_close(&h);
+        check_nothing_lives();
+    }
+}
+
 int main(int argc, char **argv)
 {
     const bool graphs = argc > 1 && strcmp(argv[1], "graphs") == 0;
@@ -536,6 +567,7 @@ int main(int argc, char **argv)
         RUN(a_graph_finds_what_has_moved);
         RUN(a_graph_is_recorded_when_nothing_is_read);
         RUN(a_policy_takes_a_layer_from_a_graph);
+        RUN(what_comes_behind_a_miss_has_the_same_bits);
         return 0;
     }
     RUN(every_way_has_the_same_bits);

@@ -1,6 +1,6 @@
 /*
- * The bounds of an engine's device, on the driver without one (tests/device/fakecuda): how many
- * steps the host drives after a miss, and how many batches of an executor are under way.
+ * The bounds of an engine's device, on the driver without one (tests/device/fakecuda): what graphs
+ * may compute for nothing, how many there are, and how many batches of an executor are under way.
  */
 #include <stdlib.h>
 
@@ -26,47 +26,86 @@ static void forward(struct harness *h, uint32_t count)
     CHECK_EQ(mp_forward(h->engine, &batch, &logits), MP_OK);
 }
 
-/* Steps up to the next one that is tried as a graph; that one is not counted. */
-static uint32_t steps_by_host(struct harness *h)
-{
-    const uint64_t before = mp_device_graphs_counted(h->engine->device).replays;
-    uint32_t steps = 0;
+struct done {
+    uint64_t waits; /* of the step's thread */
+    uint64_t graphs, segments, thrown;
+};
 
-    for (;;) {
-        forward(h, 1);
-        if (mp_device_graphs_counted(h->engine->device).replays > before)
-            return steps;
-        steps++;
-    }
+/* What one step of one token took. */
+static struct done step(struct harness *h)
+{
+    const struct mp_device_graph_counts before = mp_device_graphs_counted(h->engine->device);
+    struct mp_device_graph_counts now;
+    struct done done;
+
+    fake_api.reset();
+    forward(h, 1);
+    now = mp_device_graphs_counted(h->engine->device);
+    done = (struct done){ fake_api.calls("cuStreamSynchronize"), now.replays - before.replays,
+                          now.segments - before.segments, now.thrown - before.thrown };
+    CHECK_EQ(now.complete - before.complete, done.graphs && done.thrown == 0);
+    return done;
 }
 
-/* With two slots no layer's experts are there when its turn comes. */
-static void a_graph_is_tried_again_after_1_2_4_to_64_steps(void)
+static void check_step(struct harness *h, struct done want)
 {
-    static const uint32_t pauses[] = { 0, 1, 2, 4, 8, 16, 32, 64, 64 };
-    struct harness_options options = harness_defaults(MODEL);
+    const struct done got = step(h);
+
+    CHECK_EQ(got.waits, want.waits);
+    CHECK_EQ(got.graphs, want.graphs);
+    CHECK_EQ(got.segments, want.segments);
+    CHECK_EQ(got.thrown, want.thrown);
+}
+
+/* 8 MoE layers; with two slots no layer's experts are there when its turn comes. A graph may have 4
+ * times as many layers as go without a miss: 8 before anything is known, which halves with every
+ * miss, until the host drives all. A quarter of them without a miss, and the rest is a graph. */
+static void what_graphs_throw_away_is_bounded(void)
+{
+    struct harness_options options = harness_defaults("models/tiny-moe");
+    struct mp_space_plan plan;
     struct harness h;
 
     options.backend = "cuda";
     options.graphs = true;
     options.deterministic = true;
     options.policies.profile = "lru";
-    options.budget_bytes = harness_plan(&options, NULL).smallest_bytes;
+    plan = harness_plan(&options, NULL);
+    options.budget_bytes = plan.smallest_bytes;
     harness_open(&options, &h);
     CHECK(h.engine->device->graphs != NULL);
-    for (size_t i = 0; i < MP_ARRAY_LEN(pauses); i++)
-        CHECK_EQ(steps_by_host(&h), pauses[i]);
-    CHECK_EQ(mp_device_graphs_counted(h.engine->device).complete, 0);
-
-    /* One step without a miss, and there is no pause any more; the next miss begins anew. */
-    CHECK_EQ(mp_engine_set_budget(h.engine, UINT64_MAX), MP_OK);
-    CHECK_EQ(steps_by_host(&h), 64);
-    CHECK_EQ(mp_device_graphs_counted(h.engine->device).complete, 1);
-    CHECK_EQ(steps_by_host(&h), 0);
-    CHECK_EQ(mp_device_graphs_counted(h.engine->device).complete, 2);
+    check_step(&h, (struct done){ 9, 1, 2, 8 + 7 + 6 });
+    for (unsigned i = 0; i < 5; i++)
+        check_step(&h, (struct done){ 9, 0, 0, 0 });
+    CHECK_EQ(mp_engine_set_budget(h.engine, plan.full_bytes / 2), MP_OK); /* enough for a token */
+    check_step(&h, (struct done){ 9, 0, 0, 0 });
+    check_step(&h, (struct done){ 2 + 1, 0, 1, 0 });
+    for (unsigned i = 0; i < 3; i++)
+        check_step(&h, (struct done){ 1, 1, 0, 0 });
     CHECK_EQ(mp_engine_set_budget(h.engine, options.budget_bytes), MP_OK);
-    CHECK_EQ(steps_by_host(&h), 0);
-    CHECK_EQ(steps_by_host(&h), 1);
+    CHECK_EQ(step(&h).graphs, 1);
+    harness_close(&h);
+    check_nothing_lives();
+}
+
+/* There is a bound for how many segments are graphs; the others are queued kernel by kernel. */
+static void segments_are_captured_up_to_a_bound(void)
+{
+    struct harness_options options = harness_defaults("models/tiny-moe");
+    struct harness h;
+
+    options.backend = "cuda";
+    options.graphs = true;
+    options.policies.profile = "lru";
+    options.budget_bytes = harness_plan(&options, NULL).smallest_bytes;
+    harness_open(&options, &h);
+    h.engine->device->graphs->captured = 63; /* of 64 */
+    forward(&h, 1);
+    CHECK_EQ(mp_device_graphs_counted(h.engine->device).segments, 2);
+    fake_api.reset();
+    forward(&h, 1);
+    CHECK_EQ(fake_api.calls("cuStreamBeginCapture_v2"), 2); /* the whole step, and one */
+    CHECK_EQ(h.engine->device->graphs->captured, 64);
     harness_close(&h);
     check_nothing_lives();
 }
@@ -148,7 +187,8 @@ int main(void)
 {
     setenv("FAKECUDA_GRANULE", "4096", 1); /* else the smallest budget holds all of the model */
     find_fake();
-    RUN(a_graph_is_tried_again_after_1_2_4_to_64_steps);
+    RUN(what_graphs_throw_away_is_bounded);
+    RUN(segments_are_captured_up_to_a_bound);
     RUN(few_heads_split_attention_to_a_long_context);
     RUN(a_queue_takes_sixteen_batches_over);
     return 0;

@@ -103,6 +103,7 @@ struct mp_device {
     uint8_t *leased;                           // (E * slices)
     const void *(*pieces)[MP_UNIT_PIECES_MAX]; // (E * slices)
     uint32_t leased_layer;
+    uint64_t elsewhere; /* batches of other executors than the device, so far */
 
     uint32_t *ended;              // (E * slices): needs of batches that have ended; device->lock
     _Atomic uint32_t ended_count; /* written under device->lock; read alone by any_ended() */
@@ -247,11 +248,13 @@ void mp_device_expert_gemm_close(struct mp_device *device);
 uint64_t mp_device_expert_gemm_bytes(const struct mp_engine_config *config);
 
 /*
- * device_graph.c. With a pager, after mp_device_start(). step: the batch has been begun;
- * *progress_p := its progress.
+ * device_graph.c. With a pager, after mp_device_start(). step: the batch has been begun, or the
+ * host has driven a MoE layer; *progress_p: its progress, before and after.
  */
 struct mp_device_graph_counts {
-    uint64_t replays, complete; /* replays without a miss */
+    uint64_t replays, complete; /* of whole steps; those without a miss */
+    uint64_t segments;          /* replays of the rest of a step */
+    uint64_t thrown;            /* MoE layers of either whose results were not used */
 };
 /* If there is no memory for graphs, a warning is logged and none are used. */
 enum mp_status mp_device_graphs_create(struct mp_device *device) MP_MUST_CHECK;

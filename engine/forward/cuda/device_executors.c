@@ -110,6 +110,7 @@ static enum mp_status begin(void *ctx, uint32_t moe_layer, const struct mp_exper
         return status;
     }
     mp_device_hand_over(queue);
+    device->elsewhere += queue->executor != MP_EXECUTOR_HOME;
     mp_engine_note_done(device->engine, work, count);
     return MP_OK;
 }

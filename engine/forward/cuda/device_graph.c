@@ -11,9 +11,14 @@
  * moves anything and it waits: what is resident needs no lease. Reads that are under way go to
  * slots that the table does not name.
  *
- * Experts that are not resident are counted per layer. After a miss what the graph computed from
- * that layer on is worthless: the host goes on from there, with the residual stream that each layer
- * left behind before its experts, and the next steps are driven by the host, more after each miss.
+ * Experts that are not resident are counted per layer. What the graph computed from the first layer
+ * with a miss on is thrown away: the host drives that layer, with the residual stream that each
+ * layer left behind before its experts, and the rest of the step is a graph again, a segment, which
+ * begins behind that layer's sum. So the host waits once for a step, and once more for each layer
+ * with misses.
+ *
+ * What a graph throws away is bounded by what graphs and host did without a miss before: see
+ * is_worth(). The host drives the layers for which that is not enough.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -26,7 +31,8 @@
 #include "vmm/base/log.h"
 
 #define EXPERTS_MAX 1024 /* of the resolve kernel */
-#define REST_MAX 64u     /* host-driven steps after a miss, at most */
+#define SEGMENTS_MAX 64u /* graphs that begin behind a miss; others are queued kernel by kernel */
+#define REACH 4u         /* see is_worth() */
 
 /* One type for all experts: their kernels are launched before anybody knows whom. */
 static bool same_types(const struct mp_engine *engine)
@@ -122,6 +128,7 @@ static enum mp_status make_memory(struct mp_device *device, struct mp_device_gra
 enum mp_status mp_device_graphs_create(struct mp_device *device)
 {
     const struct mp_engine *engine = device->engine;
+    const size_t segments = (size_t)tokens_of(&engine->config) * engine->shape.layers;
     struct mp_device_graphs *g;
     enum mp_status status;
 
@@ -131,6 +138,12 @@ enum mp_status mp_device_graphs_create(struct mp_device *device)
     if (g == NULL)
         return mp_fail_no_memory("graphs", sizeof(*g));
     g->tokens_max = tokens_of(&engine->config);
+    g->usual = engine->shape.layers; /* nothing is known: try */
+    g->segments = calloc(segments, sizeof(g->segments[0]));
+    if (g->segments == NULL) {
+        free(g);
+        return mp_fail_no_memory("graphs", segments * sizeof(g->segments[0]));
+    }
     g->type = engine->config.weights->unit_types[0].piece[0]; /* all have one, as devices ask */
     device->graphs = g;
     status = make_memory(device, g);
@@ -150,8 +163,8 @@ void mp_device_graphs_destroy(struct mp_device *device)
 
     if (g == NULL)
         return;
-    for (unsigned i = 0; i <= MP_DEVICE_FEW_TOKENS; i++)
-        mp_gpu_graph_close(device->gpu, g->execs[i]);
+    for (uint32_t i = 0; i < g->tokens_max * device->engine->shape.layers; i++)
+        mp_gpu_graph_close(device->gpu, g->segments[i].exec);
     list_there(g, there);
     for (size_t i = 0; i < THERE_COUNT; i++)
         mp_gpu_free(device->gpu, *there[i]);
@@ -159,6 +172,7 @@ void mp_device_graphs_destroy(struct mp_device *device)
     mp_gpu_free_host(device->gpu, g->missed);
     mp_gpu_free_host(device->gpu, g->seen);
     device->graphs = NULL;
+    free(g->segments);
     free(g);
 }
 
@@ -169,27 +183,65 @@ struct mp_device_graph_counts mp_device_graphs_counted(const struct mp_device *d
     return device->graphs != NULL ? device->graphs->counts : none;
 }
 
-static enum mp_status capture(struct mp_device *device, uint32_t tokens)
+/* Of so many tokens, behind so many MoE layers. */
+static struct mp_device_segment *segment_of(const struct mp_device *device, uint32_t tokens,
+                                            uint32_t first)
+{
+    mp_assert(tokens > 0 && tokens <= device->graphs->tokens_max);
+    return &device->graphs->segments[(tokens - 1) * device->engine->shape.layers + first];
+}
+
+static enum mp_status capture(struct mp_device *device, uint32_t first, mp_cu_graph_exec *exec_p)
 {
     mp_cu_graph_exec exec = NULL;
     enum mp_status status, ended;
-    struct mp_error first;
+    struct mp_error error;
 
     mp_pager_settle(device->engine->pager); /* nobody maps anything while a graph is recorded */
     status = mp_gpu_capture_begin(device->gpu, mp_device_stream(device));
     if (status != MP_OK)
         return status;
-    status = mp_device_graph_queue(device);
-    first = *mp_error_last();
+    status = mp_device_graph_queue(device, first);
+    error = *mp_error_last();
     ended = mp_gpu_capture_end(device->gpu, mp_device_stream(device), &exec);
     if (status == MP_OK) {
         if (ended == MP_OK)
-            device->graphs->execs[tokens] = exec;
+            *exec_p = exec;
         return ended;
     }
     mp_gpu_graph_close(device->gpu, exec);
-    mp_error_set(&first);
+    mp_error_set(&error);
     return status;
+}
+
+/* A driver may load a kernel when it is first launched, which it cannot do while capturing: what
+ * has been queued kernel by kernel becomes a graph when the next step begins, and no layer is
+ * open. */
+static bool may_capture(const struct mp_device_graphs *g, const struct mp_device_segment *segment,
+                        uint32_t first)
+{
+    return segment->ran && segment->exec == NULL && !g->refused &&
+           (first == 0 || g->captured < SEGMENTS_MAX);
+}
+
+static void make_graphs(struct mp_device *device)
+{
+    struct mp_device_graphs *g = device->graphs;
+
+    for (uint32_t first = 0; first < device->engine->shape.layers; first++) {
+        struct mp_device_segment *segment = segment_of(device, device->engine->tokens, first);
+
+        if (!may_capture(g, segment, first))
+            continue;
+        if (capture(device, first, &segment->exec) == MP_OK) {
+            g->captured += first > 0;
+            continue;
+        }
+        mp_log_warn("cuda", "%s; steps are queued kernel by kernel instead of as one graph",
+                    mp_error_last()->text);
+        mp_error_clear();
+        g->refused = true;
+    }
 }
 
 /* ---- a step */
@@ -251,152 +303,171 @@ static enum mp_status update_table(struct mp_device *device)
     return status;
 }
 
-/* Scores of every layer, where they are given and not computed. */
-static void give_scores(struct mp_device *device, uint64_t count)
+/* Scores of the layers from `first` on, where they are given and not computed. */
+static void give_scores(struct mp_device *device, uint32_t first, uint64_t count)
 {
     struct mp_device_graphs *g = device->graphs;
     const struct mp_engine *engine = device->engine;
 
-    for (uint32_t l = 0; l < engine->shape.layers; l++)
+    for (uint32_t l = first; l < engine->shape.layers; l++)
         mp_forced_routing_scores(engine->config.forced_routing, engine->batch, l,
                                  g->seen + l * count);
-    mp_device_upload(device, g->scores, g->seen, engine->shape.layers * count * sizeof(float));
+    mp_device_upload(device, g->scores + first * count * sizeof(float), g->seen + first * count,
+                     (engine->shape.layers - first) * count * sizeof(float));
 }
 
 /* The graph, or what it would be made of. */
-static enum mp_status run_step(struct mp_device *device)
+static enum mp_status run_segment(struct mp_device *device, uint32_t first)
 {
-    const mp_cu_graph_exec exec = device->graphs->execs[device->engine->tokens];
-    const enum mp_status status = mp_device_status(device);
+    struct mp_device_segment *segment = segment_of(device, device->engine->tokens, first);
+    enum mp_status status = mp_device_status(device);
 
     if (status != MP_OK)
         return status;
-    return exec != NULL ? mp_gpu_replay(device->gpu, mp_device_stream(device), exec)
-                        : mp_device_graph_queue(device);
+    if (segment->exec != NULL)
+        return mp_gpu_replay(device->gpu, mp_device_stream(device), segment->exec);
+    status = mp_device_graph_queue(device, first);
+    segment->ran = status == MP_OK;
+    return status;
 }
 
-/* The ids have been uploaded. All that the host wants to know comes back with one wait. */
-static enum mp_status replay(struct mp_device *device)
+/* What comes before the segment has been queued. All that the host wants to know comes back with
+ * one wait. */
+static enum mp_status replay(struct mp_device *device, uint32_t first)
 {
     struct mp_device_graphs *g = device->graphs;
     const struct mp_engine *engine = device->engine;
-    const uint64_t L = engine->shape.layers;
-    const uint64_t count = (uint64_t)engine->tokens * engine->shape.experts; /* of a layer */
+    const uint64_t layers = engine->shape.layers - first;
+    const uint64_t lists = mp_device_slices(device);                         /* of a layer */
+    const uint64_t count = (uint64_t)engine->tokens * engine->shape.experts; /* the same */
     const bool given = engine->config.forced_routing != NULL;
     enum mp_status status = update_table(device);
 
     if (status != MP_OK)
         return status;
     if (given)
-        give_scores(device, count);
-    status = run_step(device);
+        give_scores(device, first, count);
+    status = run_segment(device, first); /* fails where the capture lost the device */
     if (status != MP_OK)
         return status;
-    mp_device_download(device, g->missed, g->misses,
-                       L * mp_device_slices(device) * sizeof(uint32_t));
+    mp_device_download(device, g->missed + first * lists,
+                       g->misses + first * lists * sizeof(uint32_t),
+                       layers * lists * sizeof(uint32_t));
     if (!given)
-        mp_device_download(device, g->seen, g->scores, L * count * sizeof(float));
+        mp_device_download(device, g->seen + first * count,
+                           g->scores + first * count * sizeof(float),
+                           layers * count * sizeof(float));
     mp_device_queue_result(device, engine->tokens);
     return mp_device_finish(device);
 }
 
-/* MoE layers that the device did alone, from the start. */
-static uint32_t count_done(const struct mp_device *device)
+/* MoE layers up to the first with a miss, of those from `first` on. */
+static uint32_t count_done(const struct mp_device *device, uint32_t first)
 {
     const struct mp_device_graphs *g = device->graphs;
     const uint32_t S = mp_device_slices(device), lists = device->engine->shape.layers * S;
-    uint32_t i = 0;
+    uint32_t i = first * S;
 
     while (i < lists && g->missed[i] == 0)
         i++;
     return i / S;
 }
 
-/* A step of few tokens whose logits are all wanted; after a miss the host drives some first. */
-static bool may_run_alone(struct mp_device_graphs *g, uint32_t tokens, uint32_t wanted)
-{
-    if (g == NULL || tokens > g->tokens_max || wanted != tokens)
-        return false;
-    if (g->rest == 0)
-        return true;
-    g->rest--;
-    return false;
-}
+/* ---- is a graph worth it? */
 
-/* A step is tried again the later the more often it did not end here. */
-static void count_step(struct mp_device_graphs *g, bool complete)
-{
-    g->counts.replays++;
-    g->counts.complete += complete;
-    if (complete)
-        g->pause = 0;
-    else if (g->pause == 0)
-        g->pause = 1;
-    else if (g->pause < REST_MAX)
-        g->pause *= 2;
-    g->rest = g->pause;
-}
-
-/* A driver may load a kernel when it is first launched, which it cannot do while capturing: the
- * first step of so many tokens is queued kernel by kernel. */
-static void make_graph(struct mp_device *device, uint32_t tokens)
+/* So many MoE layers had no miss, and the one behind them had one. */
+static void note_layers(struct mp_device *device, uint32_t hits, bool miss)
 {
     struct mp_device_graphs *g = device->graphs;
+    const uint32_t most = device->engine->shape.layers;
 
-    if (!g->warm[tokens] || g->execs[tokens] != NULL || g->refused)
+    g->run = hits < most - g->run ? g->run + hits : most;
+    if (!miss)
         return;
-    if (capture(device, tokens) == MP_OK)
-        return;
-    mp_log_warn("cuda", "%s; steps are queued kernel by kernel instead of as one graph",
-                mp_error_last()->text);
-    mp_error_clear();
-    g->refused = true;
+    g->usual = (g->usual + g->run) / 2;
+    g->run = 0;
 }
 
-/* The device did `done` MoE layers, of which policies have been notified up to `notified`: from
- * where the host goes on. */
-static void plan_rest(struct mp_device *device, uint32_t done, uint32_t notified,
-                      struct mp_forward_progress *progress_p)
+/*
+ * What a graph does behind a miss is thrown away, so that one that misses at every layer costs
+ * half a step per layer. A graph is tried if its layers are at most REACH times those that go
+ * without a miss, by the last ones or as usual. Hence a run of r layers without a miss pays for at
+ * most REACH * r layers before its miss and as many after it (the mean halves with every miss).
+ * Where all experts are there, the host has driven no more than 1 / REACH of a step's layers.
+ */
+static bool is_worth(const struct mp_device_graphs *g, uint32_t layers)
 {
-    const struct mp_engine *engine = device->engine;
-    struct mp_forward_progress progress = { .started = true };
-
-    if (device->graphs->taken) {
-        progress.layer = engine->layer_of[notified - 1] + 1;
-    } else if (done < engine->shape.layers) {
-        progress.layer = engine->layer_of[done];
-        progress.begun = true;
-        mp_device_graph_resume(device, done);
-    } else {
-        progress.complete = true;
-        mp_device_read_result(device, engine->tokens);
-    }
-    *progress_p = progress;
+    return layers <= REACH * (g->run > g->usual ? g->run : g->usual);
 }
 
+/* What the host does otherwise than a graph would: experts that were loaded, or that others
+ * computed. */
+static uint64_t misses(const struct mp_device *device)
+{
+    return device->engine->counters.misses + device->elsewhere;
+}
+
+/* ---- */
+
+/* Behind `*first_p` MoE layers: the device alone, up to a miss, and the layer that missed. */
+static enum mp_status advance(struct mp_device *device, uint32_t *first_p,
+                              struct mp_forward_progress *progress_p)
+{
+    struct mp_device_graphs *g = device->graphs;
+    const struct mp_engine *engine = device->engine;
+    const uint32_t first = *first_p, layers = engine->shape.layers;
+    enum mp_status status = mp_engine_check_cancel(engine);
+    uint32_t done, next;
+    bool complete;
+
+    if (status == MP_OK)
+        status = replay(device, first);
+    if (status != MP_OK)
+        return status;
+    done = count_done(device, first);
+    status = mp_device_graph_notify(device, first, done, &next);
+    if (status != MP_OK)
+        return status;
+    complete = done == layers && !g->taken;
+    note_layers(device, next - first - !complete, !complete);
+    g->counts.replays += first == 0;
+    g->counts.complete += first == 0 && complete;
+    g->counts.segments += first > 0;
+    g->counts.thrown += layers - next + !complete;
+    if (complete)
+        mp_device_read_result(device, engine->tokens);
+    *first_p = next;
+    *progress_p = (struct mp_forward_progress){
+        .started = true,
+        .complete = complete,
+        .layer = engine->layer_of[next - 1] + 1,
+    };
+    return MP_OK;
+}
+
+/* Steps of few tokens whose logits are all wanted. */
 enum mp_status mp_device_graph_step(struct mp_device *device, uint32_t wanted,
                                     struct mp_forward_progress *progress_p)
 {
     struct mp_device_graphs *g = device->graphs;
-    const uint32_t tokens = device->engine->tokens;
-    uint32_t done, notified;
-    enum mp_status status;
+    const struct mp_engine *engine = device->engine;
+    const uint32_t layers = engine->shape.layers;
+    enum mp_status status = MP_OK;
+    uint32_t first = 0;
 
-    *progress_p = (struct mp_forward_progress){ .started = false };
-    if (!may_run_alone(g, tokens, wanted))
+    if (g == NULL || engine->tokens > g->tokens_max || wanted != engine->tokens)
         return MP_OK;
-    make_graph(device, tokens);
-    status = replay(device); /* fails where the capture lost the device */
-    if (status != MP_OK)
-        return status;
-    g->warm[tokens] = true;
-    done = count_done(device);
-    status = mp_device_graph_notify(device, done, &notified);
-    if (status != MP_OK)
-        return status;
-    count_step(g, done == device->engine->shape.layers && !g->taken);
-    plan_rest(device, done, notified, progress_p);
-    return MP_OK;
+    if (progress_p->started) { /* by the host, with one MoE layer */
+        first = engine->moe_layer[progress_p->layer - 1] + 1;
+        note_layers(device, misses(device) == g->mark, misses(device) != g->mark);
+    } else {
+        make_graphs(device);
+    }
+    while (status == MP_OK && !progress_p->complete && first < layers &&
+           is_worth(g, layers - first))
+        status = advance(device, &first, progress_p);
+    g->mark = misses(device);
+    return status;
 }
 
 enum mp_status mp_device_graph_again(struct mp_device *device, uint32_t tokens,
@@ -405,9 +476,12 @@ enum mp_status mp_device_graph_again(struct mp_device *device, uint32_t tokens,
     struct mp_device_graphs *g = device->graphs;
     const struct mp_engine *engine = device->engine;
     const uint64_t count = (uint64_t)engine->shape.layers * engine->shape.experts;
+    mp_cu_graph_exec exec = NULL;
     enum mp_status status;
 
-    if (g == NULL || tokens > MP_DEVICE_FEW_TOKENS || g->execs[tokens] == NULL)
+    if (g != NULL && tokens > 0 && tokens <= g->tokens_max)
+        exec = segment_of(device, tokens, 0)->exec;
+    if (exec == NULL)
         return mp_fail(MP_ERR_INVALID, "E_INTERNAL", "no graph of %u tokens", tokens);
     if (places != NULL) {
         mp_assert(mp_device_slices(device) == 1);
@@ -417,7 +491,7 @@ enum mp_status mp_device_graph_again(struct mp_device *device, uint32_t tokens,
     }
     status = mp_device_status(device);
     if (status == MP_OK)
-        status = mp_gpu_replay(device->gpu, mp_device_stream(device), g->execs[tokens]);
+        status = mp_gpu_replay(device->gpu, mp_device_stream(device), exec);
     if (status != MP_OK)
         return status;
     mp_device_download(device, engine->state.logits, device->state.logits,

@@ -6,10 +6,16 @@
 /* Shared by device_graph.c (steps as CUDA graphs), device_graph_pass.c (their operations) and
  * device_graph_notify.c (notification of pager and policies). */
 
+/* What the device does from behind the experts of one MoE layer, or from the ids, to the logits. */
+struct mp_device_segment {
+    mp_cu_graph_exec exec; /* NULL: its kernels are launched one by one */
+    bool ran;              /* they have been once, so they may be captured */
+};
+
 /* N: MP_DEVICE_FEW_TOKENS or less; L: MoE layers; S: slices of an expert. */
 struct mp_device_graphs {
-    mp_cu_graph_exec execs[MP_DEVICE_FEW_TOKENS + 1]; /* by tokens */
-    bool warm[MP_DEVICE_FEW_TOKENS + 1]; /* all kernels have run once, so they may be captured */
+    struct mp_device_segment *segments; // (N, L), by the first MoE layer; 0: the whole step
+    uint32_t captured;                  /* those that are graphs and no whole step */
     bool refused;       /* the driver refused to create graphs: kernels are launched one by one */
     enum mp_wtype type; /* of all experts */
     uint32_t tokens_max;
@@ -35,20 +41,24 @@ struct mp_device_graphs {
     struct mp_step_executor host_executors[MP_EXECUTORS_MAX];
     bool taken; /* the host has taken over the current layer */
 
-    uint32_t rest,
-        pause; /* steps for the host to drive before the next graph, and after the next miss */
+    /* MoE layers without a miss, at most L: since the last miss, and a mean of what was there
+     * between misses. */
+    uint32_t run, usual;
+    uint64_t mark; /* misses() before the layer that the host drives */
     struct mp_device_graph_counts counts;
 };
 
-/* Queue the whole batch, from its ids to its logits. */
-enum mp_status mp_device_graph_queue(struct mp_device *device) MP_MUST_CHECK;
+/* Queue the rest of the batch behind its first `done` MoE layers, up to its logits; 0: all of it,
+ * from its ids. */
+enum mp_status mp_device_graph_queue(struct mp_device *device, uint32_t done) MP_MUST_CHECK;
 
-/* Notify pager and policies of the first `done` MoE layers, or of those up to and including the
- * first that the host has taken over (graphs->taken). *notified_p := their number. */
-enum mp_status mp_device_graph_notify(struct mp_device *device, uint32_t done,
-                                      uint32_t *notified_p) MP_MUST_CHECK;
-
-/* After a replay: queue what restores the state after attention and norm of the layer. */
-void mp_device_graph_resume(struct mp_device *device, uint32_t moe_layer);
+/*
+ * After a replay that began with MoE layer `first`: notify pager and policies of the layers from
+ * there to `done`, and, if there is one, have the host drive layer `done`, which had a miss. It
+ * ends before that with the first layer that a policy has the host take over (graphs->taken).
+ * *next_p := the layer behind the last of these.
+ */
+enum mp_status mp_device_graph_notify(struct mp_device *device, uint32_t first, uint32_t done,
+                                      uint32_t *next_p) MP_MUST_CHECK;
 
 #endif

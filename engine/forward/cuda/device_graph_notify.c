@@ -1,11 +1,12 @@
 /*
  * After a graph, pager and policies are notified of its layers: the host's step runs over the
  * completed ones, with their scores and with operations that do nothing. So policies get the same
- * calls as in a host-driven step. Nothing is computed here (device_graph.c).
+ * calls as in a host-driven step.
  *
- * If the assign policy gives an expert to another executor than the device, the host takes over
- * that layer and continues after it: a graph's results are used only if they agree with the
- * policy's decision.
+ * The first layer with a miss is the host's: its scores are those of the graph, which had all that
+ * they need, and its input is made again from what the graph kept. If the assign policy gives an
+ * expert to another executor than the device, the host takes over that layer, too: a graph's
+ * results are used only if they agree with the policy's decision.
  */
 #include <string.h>
 
@@ -21,7 +22,8 @@ static mp_cu_ptr kept_x(const struct mp_device *device, uint32_t moe_layer)
            (uint64_t)moe_layer * engine->tokens * engine->config.model->hidden * sizeof(float);
 }
 
-void mp_device_graph_resume(struct mp_device *device, uint32_t moe_layer)
+/* Queue what restores the state after attention and norm of the layer. */
+static void resume(struct mp_device *device, uint32_t moe_layer)
 {
     const struct mp_engine *engine = device->engine;
 
@@ -101,24 +103,56 @@ static void drive_by_host(struct mp_device *device)
            sizeof(device->compute.executors));
 }
 
-/* From here on the layer in work is the host's. Its experts are on several streams, so that their
- * input has to be there first, as it is for others once their scores have been read. */
-static void take_over(struct mp_device *device, uint32_t moe_layer)
-{
-    device->graphs->taken = true;
-    drive_by_host(device);
-    mp_device_graph_resume(device, moe_layer);
-    mp_device_keep_error(device, mp_device_finish(device));
-}
-
-/* Somebody else than the device is to compute. */
-static bool done_take(void *ctx, uint32_t moe_layer, uint32_t expert)
+/* Others than the device are to compute, on other streams or none: their input has to be there
+ * first. */
+static bool first_take(void *ctx, uint32_t moe_layer, uint32_t expert)
 {
     const struct mp_device_queue *queue = ctx;
-    const struct mp_step_executor *executor = &queue->device->compute.executors[queue->executor];
+    struct mp_device *device = queue->device;
+    const struct mp_step_executor *executor = &device->compute.executors[queue->executor];
 
-    take_over(queue->device, moe_layer);
+    drive_by_host(device);
+    mp_device_keep_error(device, mp_device_finish(device));
     return executor->take(executor->ctx, moe_layer, expert);
+}
+
+/* From here on the layer in work is the host's. */
+static bool done_take(void *ctx, uint32_t moe_layer, uint32_t expert)
+{
+    struct mp_device *device = ((const struct mp_device_queue *)ctx)->device;
+
+    device->graphs->taken = true;
+    resume(device, moe_layer);
+    return first_take(ctx, moe_layer, expert);
+}
+
+static void hook_takes(struct mp_device *device,
+                       bool (*take)(void *ctx, uint32_t moe_layer, uint32_t expert))
+{
+    for (uint32_t x = 0; x < device->engine->costs.executor_count; x++) {
+        if (device->compute.executors[x].take != NULL)
+            device->compute.executors[x].take = take;
+    }
+}
+
+/* The layer is the host's but for its scores, which are here without a wait; the device's experts
+ * come behind its input on one stream. */
+static enum mp_status missed_scores(void *ctx, uint32_t moe_layer, float *scores)
+{
+    struct mp_engine *engine = ctx;
+    struct mp_device *device = engine->device;
+    enum mp_status status = mp_engine_peers_poll(engine);
+
+    if (status == MP_OK)
+        status = done_scores(ctx, moe_layer, scores);
+    if (status != MP_OK)
+        return status;
+    drive_by_host(device);
+    hook_takes(device, first_take);
+    engine->summed_ns = 0; /* what is between is not one layer */
+    mp_engine_note_scores(engine);
+    resume(device, moe_layer);
+    return mp_device_status(device);
 }
 
 static enum mp_status done_experts(void *ctx, uint32_t moe_layer, const struct mp_expert_work *work,
@@ -155,22 +189,28 @@ static void drive_by_graph(struct mp_device *device)
     for (uint32_t x = 0; x < device->engine->costs.executor_count; x++) {
         executors[x].begin = done_experts;
         executors[x].ordered = false; /* it is done, which is reported at once */
-        if (executors[x].take != NULL)
-            executors[x].take = done_take;
     }
+    hook_takes(device, done_take);
 }
 
-enum mp_status mp_device_graph_notify(struct mp_device *device, uint32_t done, uint32_t *notified_p)
+enum mp_status mp_device_graph_notify(struct mp_device *device, uint32_t first, uint32_t done,
+                                      uint32_t *next_p)
 {
     struct mp_device_graphs *g = device->graphs;
+    struct mp_engine *engine = device->engine;
     enum mp_status status = MP_OK;
     uint32_t l;
 
     g->taken = false;
     drive_by_graph(device);
-    for (l = 0; l < done && status == MP_OK && !g->taken; l++)
-        status = mp_step_layer(device->engine->step, l, device->engine->tokens);
+    for (l = first; l < done && status == MP_OK && !g->taken; l++)
+        status = mp_step_layer(engine->step, l, engine->tokens);
     drive_by_host(device);
-    *notified_p = l;
+    if (l < engine->shape.layers && status == MP_OK && !g->taken) {
+        engine->step_ops.scores = missed_scores;
+        status = mp_step_layer(engine->step, l++, engine->tokens);
+        drive_by_host(device);
+    }
+    *next_p = l;
     return status;
 }

@@ -122,12 +122,18 @@ static enum mp_status queue_experts(struct mp_compute *c, uint32_t moe_layer)
     return mp_device_status(device);
 }
 
-enum mp_status mp_device_graph_queue(struct mp_device *device)
+enum mp_status mp_device_graph_queue(struct mp_device *device, uint32_t done)
 {
-    const struct mp_pass pass = { .wanted = device->engine->tokens,
-                                  .uncancelable = true,
-                                  .experts = queue_experts };
-    const enum mp_status status = mp_engine_pass(&device->compute, &pass);
+    const struct mp_engine *engine = device->engine;
+    struct mp_pass pass = { .to = engine->config.model->layers,
+                            .wanted = engine->tokens,
+                            .uncancelable = true,
+                            .experts = queue_experts };
+    enum mp_status status;
 
+    if (done > 0)
+        pass.from = (struct mp_forward_progress){ .started = true,
+                                                  .layer = engine->layer_of[done - 1] + 1 };
+    status = mp_engine_pass(&device->compute, &pass);
     return status == MP_OK ? mp_device_status(device) : status;
 }
