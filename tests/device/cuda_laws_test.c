@@ -12,6 +12,7 @@
  */
 #include <math.h>
 #include <pthread.h>
+#include <signal.h>
 #include <time.h>
 
 #include "engine/forward/cuda/device.h"
@@ -542,6 +543,53 @@ static void what_comes_behind_a_miss_has_the_same_bits(void)
     }
 }
 
+static volatile sig_atomic_t cancel;
+static enum mp_status (*sum_up)(void *ctx, uint32_t layer, const uint32_t *experts,
+                                const float *weights);
+
+static enum mp_status set_cancel(void *ctx, struct mp_engine_config *config)
+{
+    (void)ctx;
+    config->cancel = &cancel;
+    return MP_OK;
+}
+
+static enum mp_status cancel_behind(void *ctx, uint32_t layer, const uint32_t *experts,
+                                    const float *weights)
+{
+    cancel = 1;
+    return sum_up(ctx, layer, experts, weights);
+}
+
+/* Before the rest of the step begins, also as a graph; the step can be taken again. */
+static void a_step_is_canceled_behind_a_miss(void)
+{
+    struct harness_options options = small("cuda");
+    const uint32_t token = 3, sequence = 0, position = 0;
+    const uint8_t wanted = 1;
+    const struct mp_batch batch = { 1, &token, &sequence, &position, &wanted, NULL };
+    const float *logits;
+    struct harness h;
+
+    options.before_engine = set_cancel;
+    options.graphs = true;
+    harness_open(&options, &h);
+    sum_up = h.engine->step_ops.combine;
+    h.engine->step_ops.combine = cancel_behind;
+    fake_api.reset();
+    CHECK_EQ(mp_forward(h.engine, &batch, &logits), MP_ERR_CANCELED);
+    /* for the graph, and until every stream is idle */
+    CHECK_EQ(fake_api.calls("cuStreamSynchronize"), 1 + h.engine->device->queue_count);
+    CHECK_EQ(mp_device_graphs_counted(h.engine->device).replays, 1);
+    CHECK_EQ(mp_device_graphs_counted(h.engine->device).segments, 0);
+    h.engine->step_ops.combine = sum_up;
+    cancel = 0;
+    CHECK_EQ(mp_forward(h.engine, &batch, &logits), MP_OK);
+    CHECK(mp_pager_check(mp_engine_pager(h.engine)));
+    harness_close(&h);
+    check_nothing_lives();
+}
+
 int main(int argc, char **argv)
 {
     const bool graphs = argc > 1 && strcmp(argv[1], "graphs") == 0;
@@ -568,6 +616,7 @@ int main(int argc, char **argv)
         RUN(a_graph_is_recorded_when_nothing_is_read);
         RUN(a_policy_takes_a_layer_from_a_graph);
         RUN(what_comes_behind_a_miss_has_the_same_bits);
+        RUN(a_step_is_canceled_behind_a_miss);
         return 0;
     }
     RUN(every_way_has_the_same_bits);

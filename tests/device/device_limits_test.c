@@ -82,8 +82,48 @@ static void what_graphs_throw_away_is_bounded(void)
     check_step(&h, (struct done){ 2 + 1, 0, 1, 0 });
     for (unsigned i = 0; i < 3; i++)
         check_step(&h, (struct done){ 1, 1, 0, 0 });
+    h.engine->device->graphs->usual = 0;
+    h.engine->device->graphs->run = 2;
+    check_step(&h, (struct done){ 1, 1, 0, 0 });
+    h.engine->device->graphs->run = 1;
+    check_step(&h, (struct done){ 1 + 1, 0, 1, 0 });
     CHECK_EQ(mp_engine_set_budget(h.engine, options.budget_bytes), MP_OK);
     CHECK_EQ(step(&h).graphs, 1);
+    harness_close(&h);
+    check_nothing_lives();
+}
+
+static void plan_in_place(struct mp_policy *policy, const struct mp_assign_facts *facts,
+                          uint32_t *executors)
+{
+    (void)policy;
+    for (uint32_t i = 0; i < facts->count; i++)
+        executors[i] = MP_GPU_IN_PLACE;
+}
+
+/* A layer that a policy gives to others is none that a graph could have done. */
+static void graphs_that_policies_refuse_are_not_tried_for_ever(void)
+{
+    struct harness_options options = harness_defaults(MODEL);
+    struct mp_assign_ops plan;
+    struct harness h;
+
+    options.backend = "cuda";
+    options.graphs = true;
+    options.policies.profile = "lru";
+    harness_open(&options, &h);
+    mp_space_wait_filled(h.engine->space);
+    for (unsigned i = 0; i < 4; i++)
+        forward(&h, 1);
+    CHECK_EQ(step(&h).graphs, 1);
+    plan = *h.engine->policies.assign_ops;
+    plan.assign = plan_in_place;
+    h.engine->policies.assign_ops = &plan;
+    CHECK(step(&h).thrown > 0);
+    for (unsigned i = 0; i < 4; i++)
+        forward(&h, 1);
+    for (unsigned i = 0; i < 4; i++)
+        CHECK_EQ(step(&h).thrown, 0);
     harness_close(&h);
     check_nothing_lives();
 }
@@ -188,6 +228,7 @@ int main(void)
     setenv("FAKECUDA_GRANULE", "4096", 1); /* else the smallest budget holds all of the model */
     find_fake();
     RUN(what_graphs_throw_away_is_bounded);
+    RUN(graphs_that_policies_refuse_are_not_tried_for_ever);
     RUN(segments_are_captured_up_to_a_bound);
     RUN(few_heads_split_attention_to_a_long_context);
     RUN(a_queue_takes_sixteen_batches_over);
