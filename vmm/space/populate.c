@@ -1,7 +1,11 @@
 /*
- * A thread that touches frames before they are needed; see populate.h. It writes no byte of them.
+ * Threads that touch frames before they are needed; see populate.h. They write no byte of them.
  *
- * Where something has been read before it came by, single pages are there already. To make a huge
+ * Where reads are faster than they are, the kernel makes single pages on the thread that reads, and
+ * whoever computes waits for that: so there are two, which give way to nobody, and memory that has
+ * to come at all has come before most of it is used.
+ *
+ * Where something has been read before they came by, single pages are there already. To make a huge
  * page of them is to copy them, which helps later reads only: that waits until all the rest is
  * there, and takes little of the time.
  */
@@ -39,8 +43,11 @@
 /* Copying takes one part of so many of the time. */
 #define COPY_SHARE 20
 
-/* Gives way to compute, but not for ever: it may hold the map of memory while it waits. */
+/* Copying gives way to compute, but not for ever: it may hold the map of memory while it waits. */
 #define NICE 10
+
+/* What is worth a second thread. */
+#define SECOND_BYTES (UINT64_C(64) << 20)
 
 struct run {
     char *at;
@@ -52,7 +59,8 @@ struct mp_populate {
     _Atomic(bool) stop; /* relaxed: only the value itself is shared */
     struct mp_mutex lock;
     struct mp_cond changed; /* `stop` */
-    bool collapse;
+    _Atomic(bool) collapse; /* relaxed */
+    _Atomic(uint64_t) next; /* relaxed: of the parts of all runs, which nobody has taken yet */
     uint32_t count;
     struct run runs[];
 };
@@ -88,7 +96,7 @@ static bool collapse(struct mp_populate *populate, char *at)
         return true;
     if (errno == EINVAL) {
         mp_log_debug("populate", "this kernel makes no huge pages of a file's pages");
-        populate->collapse = false;
+        atomic_store_explicit(&populate->collapse, false, memory_order_relaxed);
     }
     return touch(populate, at, HUGE_PAGE_BYTES);
 }
@@ -117,60 +125,94 @@ static void rest(struct mp_populate *populate, uint64_t took_ns)
     mp_unlock(&populate->lock);
 }
 
-/* Huge pages of what is used, or of what is not. */
-static bool collapse_run(struct mp_populate *populate, char *at, uint64_t bytes, bool used)
+static bool collapses(const struct mp_populate *populate)
+{
+    return atomic_load_explicit(&populate->collapse, memory_order_relaxed);
+}
+
+/* The parts of a run: huge pages, and what is before and behind them. */
+static uint64_t part_of(const struct run *run, uint64_t at)
+{
+    const uint64_t to_huge = HUGE_PAGE_BYTES - ((uintptr_t)run->at + at) % HUGE_PAGE_BYTES;
+
+    return to_huge < run->bytes - at ? to_huge : run->bytes - at;
+}
+
+static bool populate_part(struct mp_populate *populate, char *at, uint64_t bytes)
+{
+    if (bytes < HUGE_PAGE_BYTES || !collapses(populate))
+        return touch(populate, at, bytes);
+    return is_used(at) || collapse(populate, at);
+}
+
+/* Takes one part after the other that nobody has taken yet. False: the kernel cannot. */
+static bool populate_parts(struct mp_populate *populate)
+{
+    uint64_t mine = atomic_fetch_add_explicit(&populate->next, 1, memory_order_relaxed), number = 0;
+
+    for (uint32_t i = 0; i < populate->count; i++) {
+        const struct run *run = &populate->runs[i];
+
+        for (uint64_t at = 0; at < run->bytes; at += part_of(run, at), number++) {
+            if (number != mine)
+                continue;
+            if (stopped(populate) || !populate_part(populate, run->at + at, part_of(run, at)))
+                return false;
+            mine = atomic_fetch_add_explicit(&populate->next, 1, memory_order_relaxed);
+        }
+    }
+    return true;
+}
+
+static void *populate_beside(void *arg)
+{
+    (void)populate_parts(arg);
+    return NULL;
+}
+
+/* What was used before, all the rest being there. */
+static void collapse_used(struct mp_populate *populate)
 {
     struct mp_clock *clock = mp_clock_monotonic();
 
-    for (uint64_t done = 0; populate->collapse && bytes - done >= HUGE_PAGE_BYTES;
-         done += HUGE_PAGE_BYTES) {
-        const uint64_t start_ns = mp_clock_now_ns(clock);
-
-        if (stopped(populate))
-            return false;
-        if (is_used(at + done) != used)
-            continue;
-        if (!collapse(populate, at + done))
-            return false;
-        if (used)
-            rest(populate, mp_clock_now_ns(clock) - start_ns);
-    }
-    return true;
-}
-
-static bool populate_run(struct mp_populate *populate, const struct run *run, bool used)
-{
-    const uint64_t to_huge = -(uintptr_t)run->at % HUGE_PAGE_BYTES;
-    const uint64_t head = to_huge < run->bytes ? to_huge : run->bytes;
-    const uint64_t tail = (run->bytes - head) % HUGE_PAGE_BYTES;
-    char *const at = run->at + head;
-    const uint64_t bytes = run->bytes - head - tail;
-
-    if (used)
-        return collapse_run(populate, at, bytes, true);
-    if (!touch(populate, run->at, head) || !collapse_run(populate, at, bytes, false))
-        return false;
-    return touch(populate, populate->collapse ? at + bytes : at,
-                 populate->collapse ? tail : bytes + tail);
-}
-
-static bool populate_runs(struct mp_populate *populate, bool used)
-{
     for (uint32_t i = 0; i < populate->count; i++) {
-        if (!populate_run(populate, &populate->runs[i], used))
-            return false;
+        const struct run *run = &populate->runs[i];
+
+        for (uint64_t at = 0; at < run->bytes; at += part_of(run, at)) {
+            const uint64_t start_ns = mp_clock_now_ns(clock);
+
+            if (part_of(run, at) < HUGE_PAGE_BYTES)
+                continue;
+            if (stopped(populate) || !collapses(populate) || !collapse(populate, run->at + at))
+                return;
+            rest(populate, mp_clock_now_ns(clock) - start_ns);
+        }
     }
-    return true;
+}
+
+static uint64_t bytes_of(const struct mp_populate *populate)
+{
+    uint64_t bytes = 0;
+
+    for (uint32_t i = 0; i < populate->count; i++)
+        bytes += populate->runs[i].bytes;
+    return bytes;
 }
 
 static void *populate_all(void *arg)
 {
     struct mp_populate *populate = arg;
+    pthread_t second;
+    const bool two = bytes_of(populate) >= SECOND_BYTES &&
+                     mp_thread_start(&second, "mp-populate", populate_beside, populate) == 0;
+    const bool right = populate_parts(populate);
 
+    if (two)
+        pthread_join(second, NULL);
     /* Of this thread alone; without it there is more competition, nothing else. */
     (void)setpriority(PRIO_PROCESS, (id_t)gettid(), NICE);
-    if (populate_runs(populate, false) && populate->collapse)
-        (void)populate_runs(populate, true);
+    if (right)
+        collapse_used(populate);
     return NULL;
 }
 
@@ -207,7 +249,8 @@ struct mp_populate *mp_populate_start(const struct mp_frame *frames, uint32_t co
         atomic_init(&populate->stop, false);
         mp_mutex_init(&populate->lock, MP_LOCK_LEAF, "populate");
         mp_cond_init(&populate->changed);
-        populate->collapse = collapse;
+        atomic_init(&populate->collapse, collapse);
+        atomic_init(&populate->next, 0);
         populate->count = 0;
         for (uint32_t i = 0; i < count; i++)
             add_frame(populate, &frames[i]);

@@ -6,8 +6,8 @@
 /*
  * Pre-faults host frames. The kernel allocates and clears a page at its first write, on the thread
  * that submits a read or, worse, at the expense of a compute thread. This module touches the pages
- * earlier, on a thread of low priority, while the first reads leave the processor idle. Bytes that
- * others write to the frames meanwhile are preserved.
+ * earlier, on threads of its own, while the first reads leave the processor idle. Bytes that others
+ * write to the frames meanwhile are preserved.
  *
  * `collapse` (caps.collapse of the backend): it makes huge pages of them, too (Linux 6.1).
  */
@@ -19,7 +19,7 @@ struct mp_populate;
  */
 struct mp_populate *mp_populate_start(const struct mp_frame *frames, uint32_t count, bool collapse);
 
-/* Stops the thread early, whatever is left to touch. NULL is allowed. */
+/* Stops the threads early, whatever is left to touch. NULL is allowed. */
 void mp_populate_stop(struct mp_populate *populate);
 
 #endif

@@ -177,6 +177,43 @@ static void a_files_pages_become_huge(void)
     close(fd);
 }
 
+/* Slots of 9 MiB, which are four huge pages and a half, as a tier lays them out: 7 in a frame, then
+ * 2. Huge pages have parts of two slots, and of two frames, so that single pages are left behind
+ * the last slot alone. Enough memory for two threads. */
+static void slots_of_an_odd_size_are_huge_too(void)
+{
+    const size_t slot = (size_t)9 << 20, bytes = 9 * slot;
+    const int fd = memfd_create("populate", MFD_CLOEXEC);
+    struct mp_populate *populate;
+    char *reserved, *base;
+    size_t there;
+
+    CHECK(fd >= 0);
+    CHECK_EQ(ftruncate(fd, (off_t)bytes), 0);
+    reserved = mmap(NULL, bytes + HUGE, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    CHECK(reserved != MAP_FAILED);
+    base = reserved + (HUGE - (uintptr_t)reserved % HUGE) % HUGE;
+    CHECK(mmap(base, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, fd, 0) == base);
+    frames[0] = (struct mp_frame){ .handle = 1, .bytes = 7 * slot, .alias = base };
+    frames[1] = (struct mp_frame){ .handle = 1, .bytes = 2 * slot, .alias = base + 7 * slot };
+
+    populate = mp_populate_start(frames, 2, true);
+    CHECK(populate != NULL);
+    do {
+        usleep(1000);
+        there = 0;
+        for (size_t at = 0; at < bytes; at += slot / 2)
+            there += pages_of(base + at, slot / 2);
+    } while (there < bytes / PAGE);
+    mp_populate_stop(populate);
+    if (madvise(base, HUGE, MADV_COLLAPSE) != 0)
+        printf("this kernel makes no huge pages of a file's: %s\n", strerror(errno));
+    else
+        CHECK_EQ(huge_bytes(base), bytes / HUGE * HUGE);
+    CHECK_EQ(munmap(reserved, bytes + HUGE), 0);
+    close(fd);
+}
+
 /* The second call is the one that would make a huge page. */
 static void pages_that_cannot_be_huge_come_one_by_one(void)
 {
@@ -213,6 +250,7 @@ int main(void)
     RUN(all_pages_come_and_keep_what_was_written);
     RUN(what_cannot_start_or_go_on_is_done_without);
     RUN(a_files_pages_become_huge);
+    RUN(slots_of_an_odd_size_are_huge_too);
     RUN(pages_that_cannot_be_huge_come_one_by_one);
     return 0;
 }
