@@ -63,10 +63,10 @@ struct mp_trial {
 
 /*
  * Run config.prompt tokens and config.gen more, those of `moepager bench`, with each trial's budget
- * and policies, on the CPU: once to fill memory, then for a second and a half, at least once. What
- * began in the first half second of these does not count if later runs do, because a disk or a
- * virtual processor that stood still is slower. Fewer tokens are generated where a run would take
- * longer, by what is expected.
+ * and policies, on the CPU: once to fill memory, then for a second and a half, at least three
+ * times, as policies still learn the text the second time. Runs of the first half second of these
+ * do not count, because a disk or a virtual processor that stood still is slower. Fewer tokens are
+ * generated where a run would take longer, by what is expected.
  * Errors as of mp_measure_run().
  */
 enum mp_status mp_measure_try(const struct mp_measure_config *config, struct mp_trial *trials,

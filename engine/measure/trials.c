@@ -10,6 +10,7 @@
 #include "engine/session/report.h"
 #include "engine/session/session.h"
 
+#define RUNS_MIN 3u /* the second one may still teach policies the text */
 #define RUNS_MAX 64u
 #define SETTLE_NS UINT64_C(500000000) /* a disk and processors that stood still wake up */
 #define WARM_NS UINT64_C(1500000000)  /* no further run when those since the first took so long */
@@ -95,8 +96,7 @@ static int compare(const void *a, const void *b)
     return x->tpot_ms != y->tpot_ms ? (x->tpot_ms < y->tpot_ms ? -1 : 1) : 0;
 }
 
-/* The first run fills memory. Those that began before the machine had settled do not count, unless
- * none began later. */
+/* The first run fills memory. Those that ended before the machine had settled do not count. */
 static enum mp_status run_some(struct trying *t, uint32_t tokens, struct mp_report *reports,
                                uint32_t *count_p)
 {
@@ -105,7 +105,7 @@ static enum mp_status run_some(struct trying *t, uint32_t tokens, struct mp_repo
     uint64_t spent_ns = 0;
     uint32_t count = 0;
 
-    while (status == MP_OK && count < RUNS_MAX && (count == 0 || spent_ns < WARM_NS)) {
+    while (status == MP_OK && count < RUNS_MAX && (count < RUNS_MIN || spent_ns < WARM_NS)) {
         if (spent_ns < SETTLE_NS)
             count = 0;
         status = run_once(t, tokens, &reports[count++]);
