@@ -141,7 +141,7 @@ static command_fn *const command_functions[MP_COMMAND_COUNT] = {
 
 static enum mp_status unknown_command(const char *name)
 {
-    static const char *const names[] = { "help",
+    static const char *const names[] = { "help", "version",
 #define X(upper, lower) #lower,
                                          MP_COMMAND_MAP(X)
 #undef X
@@ -213,7 +213,8 @@ int main(int argc, char **argv)
         mp_args_print_usage(stdout);
         return finish(mp_check_stdout());
     }
-    if (argc >= 2 && (!strcmp(argv[1], "--version") || !strcmp(argv[1], "-v"))) {
+    if (argc >= 2 &&
+        (!strcmp(argv[1], "--version") || !strcmp(argv[1], "-v") || !strcmp(argv[1], "version"))) {
         printf("moepager %s\n", mp_version);
         return finish(mp_check_stdout());
     }

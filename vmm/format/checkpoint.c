@@ -4,9 +4,11 @@
  */
 #include "vmm/format/checkpoint.h"
 
+#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
+#include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -32,13 +34,40 @@ static bool dir_has(int dir_fd, const char *name)
     return fstatat(dir_fd, name, &info, AT_SYMLINK_NOFOLLOW) == 0 || errno != ENOENT;
 }
 
-/* Neither form of weights is there: say which other form is. */
+/* The first name in order of bytes, of a GGUF file or, where there is none, of a folder that is a
+ * model; "" if there is neither. */
+static void find_model_inside(int dir_fd, char found[NAME_MAX + 1])
+{
+    const int fd = openat(dir_fd, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    DIR *dir = fd >= 0 ? fdopendir(fd) : NULL;
+    char config[NAME_MAX + sizeof("/config.json")];
+    bool is_file = false;
+
+    found[0] = '\0';
+    if (dir == NULL && fd >= 0)
+        close(fd);
+    for (const struct dirent *entry; dir != NULL && (entry = readdir(dir)) != NULL;) {
+        const char *name = entry->d_name, *end = strrchr(name, '.');
+        const bool is_gguf = end != NULL && strcmp(end, ".gguf") == 0;
+
+        snprintf(config, sizeof(config), "%s/config.json", name);
+        if (name[0] == '.' || (!is_gguf && (is_file || faccessat(dir_fd, config, F_OK, 0) != 0)))
+            continue;
+        if (found[0] == '\0' || is_gguf > is_file || strcmp(name, found) < 0)
+            snprintf(found, NAME_MAX + 1, "%s", name);
+        is_file = is_gguf;
+    }
+    if (dir != NULL)
+        closedir(dir);
+}
+
+/* Neither form of weights is there: say what else is. */
 static enum mp_status fail_no_weights(int dir_fd, const char *path)
 {
     static const char *const others[] = { "pytorch_model.bin", "pytorch_model.bin.index.json",
                                           "adapter_model.safetensors", "consolidated.safetensors",
                                           "tf_model.h5" };
-    char shown[MP_QUOTE_BYTES];
+    char shown[MP_QUOTE_BYTES], inside[MP_QUOTE_BYTES], name[NAME_MAX + 1];
 
     mp_quote(shown, path, strlen(path));
     for (size_t i = 0; i < MP_ARRAY_LEN(others); i++) {
@@ -48,8 +77,11 @@ static enum mp_status fail_no_weights(int dir_fd, const char *path)
                            "'; save the model with the transformers library first",
                            shown, others[i]);
     }
-    return mp_fail(MP_ERR_MODEL, "E_CKPT_FORMAT", "'%s' has no '" SINGLE "' and no '" INDEX "'",
-                   shown);
+    find_model_inside(dir_fd, name);
+    mp_quote(inside, name, strlen(name));
+    return mp_fail(
+        MP_ERR_MODEL, "E_CKPT_FORMAT", "'%s' has no '" SINGLE "' and no '" INDEX "'%s%s%s", shown,
+        name[0] != '\0' ? "; did you mean '" : "", inside, name[0] != '\0' ? "' in it?" : "");
 }
 
 enum mp_status mp_checkpoint_open_dir(const char *path, int *dir_fd_p)

@@ -102,6 +102,7 @@ static void help_and_version_by_other_names(void)
     expect_same(ARGS("help"), ARGS("--help"));
     expect_same(ARGS("help", "run"), ARGS("run", "--help"));
     expect_same(ARGS("-v"), ARGS("--version"));
+    expect_same(ARGS("version"), ARGS("--version"));
     REFUSED(2, "unknown command 'runn'; did you mean 'run'?", "help", "runn");
 }
 

@@ -20,6 +20,21 @@ static void check_load_fails(const char *dir, enum mp_status status, const char 
     unload(&opened);
 }
 
+/* A model, or a GGUF file, that is put into a directory without weights is what its error names. */
+static void check_suggests(const char *dir, const char *name, bool is_folder)
+{
+    char want[sizeof(test_tmpdir_path) + 400];
+
+    if (is_folder)
+        CHECK_EQ(mkdir(in_dir(dir, name), 0700), 0);
+    tiny_write_text(is_folder ? in_dir(dir, name) : dir, is_folder ? "config.json" : name, "");
+    snprintf(want, sizeof(want),
+             "'%s' has no 'model.safetensors' and no 'model.safetensors.index.json'; "
+             "did you mean '%s' in it?",
+             dir, name);
+    check_load_fails(dir, MP_ERR_MODEL, "E_CKPT_FORMAT", want);
+}
+
 static void directories_without_weights(void)
 {
     const char *dir = new_dir();
@@ -31,6 +46,10 @@ static void directories_without_weights(void)
     snprintf(want, sizeof(want),
              "'%s' has no 'model.safetensors' and no 'model.safetensors.index.json'", dir);
     check_load_fails(dir, MP_ERR_MODEL, "E_CKPT_FORMAT", want);
+    check_suggests(dir, "b", true);
+    check_suggests(dir, "a", true);
+    check_suggests(dir, "z.gguf", false);
+    check_suggests(dir, "y.gguf", false);
     tiny_write_text(dir, "pytorch_model.bin", "");
     snprintf(want, sizeof(want),
              "'%s' has 'pytorch_model.bin' but no 'model.safetensors' or "
