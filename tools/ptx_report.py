@@ -17,22 +17,22 @@ REGISTERS = 65536  # of a multiprocessor; warps get them by 256
 ARCHES = {75: (1024, 16, 64), 80: (2048, 32, 164), 86: (1536, 16, 100), 89: (1536, 24, 100),
           90: (2048, 32, 228), 100: (2048, 32, 228), 120: (1536, 24, 100)}
 # Kernels that wait for memory: the bytes that a thread has asked for before it needs the first of
-# them (kernels/cuda/dot.cuh, attend.cuh with heads of 128, measure.cuh): those that it loads, and of
-# the second-level cache those that it loads after.
+# them (kernels/cuda/dot.cuh, attend.cuh with keys of eight heads of 128, measure.cuh): those that it
+# loads, and of the second-level cache those that it loads after.
 IN_FLIGHT = {"gemv1_bf16": 64, "gemv2_bf16": 32 + 64, "gemv4_bf16": 32 + 64, "gemv8_bf16": 32 + 64,
              "gemv1_f32": 64 + 128, "gemv8_f32": 32 + 64,
              "project1_bf16": 64, "project2_bf16": 32 + 64, "project4_bf16": 32 + 64,
              "project8_bf16": 32 + 64, "project1_f32": 64 + 128, "project8_f32": 32 + 64,
              "route1_bf16": 64, "route8_bf16": 32 + 64, "experts_up1_bf16": 64,
              "experts_down1_bf16": 64, "experts_up8_bf16": 32 + 64, "experts_down8_bf16": 32 + 64,
-             "experts_up8_f32": 64 + 128, "attend_f32": 128,
-             "attend_bf16": 128, "attend_split_f32": 128, "attend_split_bf16": 128, "read": 64}
+             "experts_up8_f32": 64 + 128, "attend_f32": 16 + 64,
+             "attend_bf16": 16 + 64, "read": 64}
 # Those of a step of few tokens keep to so many registers.
 FEW = re.compile(r"(gemv|project|route|experts_up|experts_down)[1248]_")
 FEW_REGISTERS = 64
 SHOWN = list(IN_FLIGHT) + ["experts_up_bf16", "experts_down_bf16", "gemm_bf16", "combine", "place", "sample_list", "sample",
                            "tensor_bf16", "tensor_up_bf16", "tensor_down_bf16"]
-ATTEND_SHARED = (32 * (2 + 128) + 33) * 4  # dynamic, that counts here
+ATTEND_SHARED = (1024 + 80 + 8 * (9 * (2 + 128) + 64)) * 4  # dynamic, that counts here
 TENSOR_SHARED = 2 * (64 + 64) * (32 // 2 + 4) * 4  # MP_TENSOR_SHARED
 SHARED = {"attend_f32": ATTEND_SHARED, "attend_bf16": ATTEND_SHARED, "tensor_bf16": TENSOR_SHARED,
           "tensor_up_bf16": TENSOR_SHARED, "tensor_down_bf16": TENSOR_SHARED}

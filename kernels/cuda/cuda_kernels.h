@@ -79,17 +79,17 @@ struct mp_cuda_place {
 };
 
 /*
- * out[t][h] = softmax(scale q k) v over positions [0, position[t]] of sequence[t]. `attend_*`: a
- * block for each (token, head). Where those are fewer than the device can run and contexts are
- * long, `attend_split_*` does the same with four, the same parameters and the same bits. The end of
- * the name is the cache's type; rounded values have the bits of the same values as floats.
- * head_dim: even, at most 256.
+ * out[t][h] = softmax(scale q k) v over positions [0, position[t]] of sequence[t]. A block for each
+ * token and key head, or a few where more query heads share it than one has registers for. With
+ * `part` up to 32, one for each 256 positions, for when those are fewer than the device can run and
+ * contexts are long; the bits are the same. The end of the name is the cache's type; rounded values
+ * have the bits of the same values as floats. head_dim: even, at most 256.
  */
 struct mp_cuda_attend {
     uint64_t q, out, k_cache, v_cache, sequence, position;
     uint32_t heads, kv_heads, head_dim, tokens, ctx;
     float scale;
-    /* Of attend_split_* only: mp_cuda_attend_part_bytes(); u32 (T, heads), 0 before and after. */
+    /* 0, or mp_cuda_attend_part_bytes(); then u32 (T, heads), 0 before and after. */
     uint64_t part, turn;
 };
 
@@ -290,9 +290,6 @@ struct mp_cuda_spin {
     X(attend_f32, mp_cuda_attend)          \
     X(attend_bf16, mp_cuda_attend)         \
     X(attend_f16, mp_cuda_attend)          \
-    X(attend_split_f32, mp_cuda_attend)    \
-    X(attend_split_bf16, mp_cuda_attend)   \
-    X(attend_split_f16, mp_cuda_attend)    \
     X(softmax, mp_cuda_softmax)            \
     X(axpy, mp_cuda_axpy)                  \
     X(silu_mul, mp_cuda_silu_mul)          \
@@ -376,8 +373,8 @@ enum mp_cuda_kernel mp_cuda_route(uint32_t type, uint32_t tokens);
 enum mp_cuda_kernel mp_cuda_experts_up(uint32_t type, uint32_t rows_max);
 enum mp_cuda_kernel mp_cuda_experts_down(uint32_t type, uint32_t rows_max);
 
-/* Those for a KV cache of this type, which has kernels. */
-enum mp_cuda_kernel mp_cuda_attend(uint32_t type, int split);
+/* That for a KV cache of this type, which has kernels. */
+enum mp_cuda_kernel mp_cuda_attend(uint32_t type);
 
 /* How a kernel is launched for its parameter: blocks, threads of one, dynamic shared memory. */
 struct mp_cuda_grid {

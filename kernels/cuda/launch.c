@@ -26,7 +26,7 @@ static const uint32_t bytes[MP_CUDA_KERNEL_COUNT] = {
 /* The kernels of one type, by the end of their names; those for fewer tokens first. */
 struct kernels_of {
     enum mp_cuda_kernel gemv[4], project[4], route[2], experts_up[3], experts_down[3];
-    enum mp_cuda_kernel attend[2]; /* whole, split */
+    enum mp_cuda_kernel attend;
     struct mp_cuda_type type;
 };
 
@@ -45,7 +45,7 @@ struct kernels_of {
         .gemv = FOUR(gemv, name), .project = FOUR(project, name),                             \
         .route = { MP_CUDA_KERNEL_route1_##name, MP_CUDA_KERNEL_route8_##name },              \
         .experts_up = EXPERTS(experts_up, name), .experts_down = EXPERTS(experts_down, name), \
-        .attend = { MP_CUDA_KERNEL_attend_##name, MP_CUDA_KERNEL_attend_split_##name },       \
+        .attend = MP_CUDA_KERNEL_attend_##name,                                               \
         .type = { MP_CUDA_KERNEL_gemm_##name, __VA_ARGS__ },                                  \
     }
 
@@ -101,9 +101,9 @@ enum mp_cuda_kernel mp_cuda_experts_down(uint32_t type, uint32_t rows_max)
     return types[type].experts_down[for_rows(rows_max)];
 }
 
-enum mp_cuda_kernel mp_cuda_attend(uint32_t type, int split)
+enum mp_cuda_kernel mp_cuda_attend(uint32_t type)
 {
-    return types[type].attend[split != 0];
+    return types[type].attend;
 }
 
 const char *mp_cuda_kernel_name(enum mp_cuda_kernel kernel)
@@ -118,8 +118,8 @@ uint32_t mp_cuda_kernel_bytes(enum mp_cuda_kernel kernel)
 
 uint64_t mp_cuda_attend_part_bytes(const struct mp_cuda_attend *p)
 {
-    return (uint64_t)p->tokens * p->heads * MP_ATTEND_STREAMS * (MP_ATTEND_HEAD + p->head_dim) *
-           sizeof(float);
+    return (uint64_t)p->tokens * p->heads * MP_ATTEND_PARTS_OF(p->ctx) *
+           (MP_ATTEND_HEAD + p->head_dim) * sizeof(float);
 }
 
 uint64_t mp_cuda_sample_part_bytes(const struct mp_cuda_sample *p)
@@ -200,9 +200,13 @@ static struct mp_cuda_grid place(const struct mp_cuda_place *p)
                    MP_PLACE_WARPS * MP_LANES, 0);
 }
 
-static struct mp_cuda_grid attend(const struct mp_cuda_attend *p, uint32_t y, uint32_t shared_bytes)
+static struct mp_cuda_grid attend(const struct mp_cuda_attend *p)
 {
-    return grid_of(p->tokens * p->heads, y, 1, MP_ATTEND_WARPS * MP_LANES, shared_bytes);
+    const uint32_t per = p->heads / p->kv_heads;
+
+    return grid_of(p->tokens * p->kv_heads * MP_ATTEND_GROUPS(per, p->head_dim),
+                   p->part != 0 ? MP_ATTEND_PARTS_OF(p->ctx) : 1, 1, MP_ATTEND_WARPS * MP_LANES,
+                   MP_ATTEND_SHARED(per, p->head_dim));
 }
 
 /* A thread for each of `count` elements of each of `y` rows. */
@@ -257,7 +261,6 @@ static struct mp_cuda_grid small(enum mp_cuda_kernel kernel, const void *params)
 
 struct mp_cuda_grid mp_cuda_kernel_grid(enum mp_cuda_kernel kernel, const void *params)
 {
-    const struct mp_cuda_attend *attention = params;
     const struct mp_cuda_experts *list = params;
 
     if (kernel >= MP_CUDA_KERNEL_gemv1_f32 && kernel <= MP_CUDA_KERNEL_gemv8_f16)
@@ -279,8 +282,6 @@ struct mp_cuda_grid mp_cuda_kernel_grid(enum mp_cuda_kernel kernel, const void *
     if (kernel >= MP_CUDA_KERNEL_experts_down1_f32 && kernel <= MP_CUDA_KERNEL_experts_down_f16)
         return experts(list, list->hidden, MP_EXPERT_DOWN_ROWS);
     if (kernel >= MP_CUDA_KERNEL_attend_f32 && kernel <= MP_CUDA_KERNEL_attend_f16)
-        return attend(attention, 1, MP_ATTEND_SHARED(attention->head_dim));
-    if (kernel >= MP_CUDA_KERNEL_attend_split_f32 && kernel <= MP_CUDA_KERNEL_attend_split_f16)
-        return attend(attention, MP_ATTEND_SPLIT, MP_ATTEND_SPLIT_SHARED);
+        return attend(params);
     return kernel == MP_CUDA_KERNEL_place ? place(params) : small(kernel, params);
 }

@@ -67,16 +67,33 @@
 #define MP_EXPERT_DOWN_ROWS (MP_EXPERT_WARPS * MP_TILE_ROWS)
 
 /*
- * Attention: positions are cut into units of 32; unit u belongs to stream u % 32. Each stream is
- * summed in ascending order, then streams are, whatever computes them: so bits do not depend on
- * the launch.
+ * Attention: positions are cut into units of 32; unit u belongs to stream u % 256, streams 8 p to 8
+ * p + 7 are part p. Each stream is summed in ascending order, then those of a part, then parts,
+ * whatever computes them: so bits do not depend on the launch.
  */
 #define MP_ATTEND_UNIT 32
-#define MP_ATTEND_STREAMS 32
-#define MP_ATTEND_WARPS 8
-#define MP_ATTEND_SPLIT (MP_ATTEND_STREAMS / MP_ATTEND_WARPS) /* blocks of a head */
+#define MP_ATTEND_WARPS 8 /* a stream of a part each; then a head each */
+#define MP_ATTEND_PARTS 32
+#define MP_ATTEND_STREAMS (MP_ATTEND_PARTS * MP_ATTEND_WARPS)
+#define MP_ATTEND_PART_POSITIONS (MP_ATTEND_WARPS * MP_ATTEND_UNIT)
+#define MP_ATTEND_PARTS_OF(positions)                               \
+    ((positions) > (MP_ATTEND_PARTS - 1) * MP_ATTEND_PART_POSITIONS \
+         ? (uint32_t)MP_ATTEND_PARTS                                \
+         : ((positions) + MP_ATTEND_PART_POSITIONS - 1) / MP_ATTEND_PART_POSITIONS)
 #define MP_ATTEND_DIM_MAX 256
 #define MP_ATTEND_HEAD 2 /* floats of a stream before its sums: maximum, total */
+
+/* Of `per` query heads that share keys and values a block has so many, as many as registers hold
+ * the sums of; and so many blocks have them all. */
+#define MP_ATTEND_WIDTH(dim) \
+    ((dim) <= MP_ATTEND_DIM_MAX / 2 ? MP_ATTEND_DIM_MAX / 2 : MP_ATTEND_DIM_MAX)
+#define MP_ATTEND_HEADS_MAX(dim) (MP_ATTEND_Q / MP_ATTEND_WIDTH(dim))
+#define MP_ATTEND_GROUPS(per, dim) \
+    (((per) + MP_ATTEND_HEADS_MAX(dim) - 1) / MP_ATTEND_HEADS_MAX(dim))
+#define MP_ATTEND_HEADS(per, dim) \
+    (((per) + MP_ATTEND_GROUPS(per, dim) - 1) / MP_ATTEND_GROUPS(per, dim))
+#define MP_ATTEND_Q 1024 /* floats of the queries of a block */
+#define MP_ATTEND_FACTORS (MP_ATTEND_WARPS * (MP_ATTEND_WARPS + 2))
 
 #define MP_PLACE_WARPS 4
 #define MP_ROW_WARPS 4 /* softmax and top_k: a warp for each token */
@@ -106,8 +123,11 @@
 #define MP_ROUTE_SHARED \
     (MP_PROJECT_SHARED + 4 > MP_RESOLVE_SHARED ? MP_PROJECT_SHARED + 4 : MP_RESOLVE_SHARED)
 #define MP_READ_SHARED (MP_READ_THREADS / MP_LANES * 8)
-#define MP_ATTEND_SPLIT_SHARED ((MP_ATTEND_STREAMS + 2) * 4)
-#define MP_ATTEND_SHARED(dim) \
-    ((MP_ATTEND_STREAMS * (MP_ATTEND_HEAD + (dim)) + MP_ATTEND_STREAMS + 1) * 4)
+/* Queries, factors, the sums of all parts and of eight streams; where parts are added, a table. */
+#define MP_ATTEND_SHARED(per, dim)                                                    \
+    ((MP_ATTEND_Q + MP_ATTEND_FACTORS +                                               \
+      MP_ATTEND_HEADS(per, dim) *                                                     \
+          ((MP_ATTEND_WARPS + 1) * (MP_ATTEND_HEAD + (dim)) + 2 * MP_ATTEND_PARTS)) * \
+     4)
 
 #endif

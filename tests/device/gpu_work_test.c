@@ -120,15 +120,15 @@ static void each_call_of_work_fails_once(void)
  * The launch itself is made to fail, so nothing runs. */
 static void more_shared_memory_is_asked_for_once(void)
 {
-    const struct mp_cuda_attend wide = { .heads = 1, .kv_heads = 1, .head_dim = 1024, .tokens = 1 };
+    const struct mp_cuda_attend wide = { .heads = 1, .kv_heads = 1, .head_dim = 2048, .tokens = 1 };
     const char *const asks = "cuFuncSetAttribute";
     struct work w;
 
     CHECK(mp_cuda_kernel_grid(MP_CUDA_KERNEL_attend_f32, &wide).shared_bytes > 48u << 10);
     CHECK_EQ(open_work(&w), MP_OK);
-    for (unsigned i = 0; i < 2; i++) { /* 48 KiB - 124 bytes, and 4 bytes more than 48 KiB */
+    for (unsigned i = 0; i < 2; i++) { /* 48 KiB - 20 bytes, and 16 bytes more than 48 KiB */
         const struct mp_cuda_attend near = {
-            .heads = 1, .kv_heads = 1, .head_dim = 380 + i, .tokens = 1
+            .heads = 1, .kv_heads = 1, .head_dim = 1233 + i, .tokens = 1
         };
 
         fake_api.reset();
@@ -185,8 +185,8 @@ static void shared_memory_that_two_threads_ask_for_does_not_shrink(void)
     struct work w;
 
     CHECK_EQ(open_work(&w), MP_OK);
-    little = (struct launcher){ w.gpu, w.stream, 1024 };
-    much = (struct launcher){ w.gpu, NULL, 1280 };
+    little = (struct launcher){ w.gpu, w.stream, 2048 };
+    much = (struct launcher){ w.gpu, NULL, 2560 };
     CHECK_EQ(mp_gpu_stream_open(w.gpu, &much.stream), MP_OK);
     fake_api.reset();
     fake_api.fail("cuLaunchKernel", 0, 1, true); /* so nothing runs */

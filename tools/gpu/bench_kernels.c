@@ -299,7 +299,7 @@ static enum mp_status attention(struct bench *b, enum mp_wtype type, uint32_t po
     cache_bytes = mp_wtype_bytes(type, (size_t)positions * kv_heads * dim);
     here[0] = 0;
     here[1] = positions - 1;
-    item.kernels[0] = mp_cuda_attend(type, split);
+    item.kernels[0] = mp_cuda_attend(type);
     item.bytes = 2.0 * (double)cache_bytes;
     item.params.attend = (struct mp_cuda_attend){
         .q = b->x,
@@ -314,7 +314,7 @@ static enum mp_status attention(struct bench *b, enum mp_wtype type, uint32_t po
         .tokens = 1,
         .ctx = positions,
         .scale = 0.1f,
-        .part = b->part,
+        .part = split ? b->part : 0,
         .turn = b->part + PART_BYTES - heads * sizeof(uint32_t),
     };
     snprintf(name, sizeof(name), "attention %s %u positions, 1 token, %s", mp_wtype_name(type),

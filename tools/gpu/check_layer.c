@@ -260,6 +260,7 @@ static void attention(struct check *c, const struct shape *s, enum mp_wtype type
         .scale = 1 / sqrtf((float)s->dim),
     };
     char what[96];
+    uint64_t part;
 
     for (uint32_t t = 0; t < T; t++) {
         sequence[t] = t % s->sequences;
@@ -267,15 +268,16 @@ static void attention(struct check *c, const struct shape *s, enum mp_wtype type
     }
     if (norm)
         place.q_norm = place.k_norm = check_at(check_floats(c, s->dim));
-    attend.part = check_at(check_space(c, mp_cuda_attend_part_bytes(&attend)));
+    part = check_at(check_space(c, mp_cuda_attend_part_bytes(&attend)));
     attend.turn = check_at(memset(turn, 0, turn_bytes));
     snprintf(what, sizeof(what),
              "%s, %u / %u heads of %u, %u tokens from position %u of %u sequences",
              mp_wtype_name(type), s->heads, s->kv_heads, s->dim, T, s->first, s->sequences);
     check_launch(c, MP_CUDA_KERNEL_place, &place, what);
     for (int split = 0; split < 2; split++) {
-        const enum mp_cuda_kernel kernel = mp_cuda_attend(type, split);
+        const enum mp_cuda_kernel kernel = mp_cuda_attend(type);
 
+        attend.part = split ? part : 0;
         memset((void *)(uintptr_t)attend.out, 0, sizeof(float)); /* it is written anew */
         check_launch(c, kernel, &attend, what);
         near_attention(c, kernel, type, &attend, what);

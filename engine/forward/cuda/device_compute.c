@@ -153,13 +153,13 @@ static void store(struct mp_compute *c, uint32_t layer)
 }
 
 /* Few heads over a long context leave most of the device idle. Same bits either way. */
-static bool attends_split(const struct mp_device *device)
+static bool is_worth_splitting(const struct mp_device *device, uint32_t blocks)
 {
     const struct mp_engine *engine = device->engine;
     const unsigned processors = (unsigned)mp_gpu_device(device->gpu)->processors;
 
     return engine->config.ctx >= LONG_CONTEXT && engine->tokens <= MP_DEVICE_FEW_TOKENS &&
-           (uint64_t)engine->tokens * engine->config.model->heads < 2ull * processors;
+           blocks < 2ull * processors;
 }
 
 static void attend(struct mp_compute *c, uint32_t layer)
@@ -167,7 +167,8 @@ static void attend(struct mp_compute *c, uint32_t layer)
     struct mp_device *device = mp_device_of(c);
     const struct mp_model_config *m = c->engine->config.model;
     const struct mp_device_state *s = &device->state;
-    const struct mp_cuda_attend params = {
+    const enum mp_cuda_kernel kernel = mp_cuda_attend(c->kv.type);
+    struct mp_cuda_attend params = {
         .q = s->q,
         .out = s->att,
         .k_cache = s->k_cache + kv_bytes_at(c, layer),
@@ -180,11 +181,13 @@ static void attend(struct mp_compute *c, uint32_t layer)
         .tokens = c->engine->tokens,
         .ctx = c->engine->config.ctx,
         .scale = 1.0f / sqrtf((float)m->head_dim),
-        .part = s->part,
-        .turn = s->turn + m->heads * sizeof(uint32_t), /* the first row is mp_device_route()'s */
     };
 
-    mp_device_launch(device, mp_cuda_attend(c->kv.type, attends_split(device)), &params);
+    if (is_worth_splitting(device, mp_cuda_kernel_grid(kernel, &params).x)) {
+        params.part = s->part;
+        params.turn = s->turn + m->heads * sizeof(uint32_t); /* the first row: mp_device_route() */
+    }
+    mp_device_launch(device, kernel, &params);
 }
 
 static void ffn(struct mp_compute *c, const struct mp_ffn *ffn, enum mp_array in, enum mp_array x)

@@ -245,6 +245,7 @@ static inline struct mp_words mp_load(const void *at)
     if ((uintptr_t)at % sizeof(to) != 0)
         mp_simt_fail("an address is not aligned");
     memcpy(&to, at, sizeof(to));
+    mp_simt_loaded_bytes += sizeof(to);
     return to;
 }
 
@@ -255,6 +256,7 @@ static inline struct mp_words mp_load_pair(const void *at)
     if ((uintptr_t)at % (2 * sizeof(*to.word)) != 0)
         mp_simt_fail("an address is not aligned");
     memcpy(&to, at, 2 * sizeof(*to.word));
+    mp_simt_loaded_bytes += 2 * sizeof(*to.word);
     return to;
 }
 

@@ -116,15 +116,14 @@ static void place(const struct mp_cuda_place *p, const struct out *out)
     }
 }
 
-static void attention(const struct mp_cuda_attend *p, const struct out *out, enum mp_wtype type,
-                      bool split)
+static void attention(const struct mp_cuda_attend *p, const struct out *out, enum mp_wtype type)
 {
     const uint64_t T = p->tokens, D = p->head_dim, width = mp_wtype_bytes(type, p->kv_heads * D);
     const uint32_t *position = (const uint32_t *)(uintptr_t)p->position;
     const uint32_t *sequence = (const uint32_t *)(uintptr_t)p->sequence;
     const bool known = range(out, p->position, T * sizeof(*position), false);
 
-    if (split) {
+    if (p->part != 0) {
         (void)range(out, p->part, mp_cuda_attend_part_bytes(p), true);
         (void)range(out, p->turn, T * p->heads * sizeof(uint32_t), true);
     }
@@ -355,12 +354,9 @@ TOUCHES(project2_f16, mp_cuda_project, project(p, MP_WTYPE_F16, out))
 TOUCHES(project4_f16, mp_cuda_project, project(p, MP_WTYPE_F16, out))
 TOUCHES(project8_f16, mp_cuda_project, project(p, MP_WTYPE_F16, out))
 TOUCHES(place, mp_cuda_place, place(p, out))
-TOUCHES(attend_f32, mp_cuda_attend, attention(p, out, MP_WTYPE_F32, false))
-TOUCHES(attend_bf16, mp_cuda_attend, attention(p, out, MP_WTYPE_BF16, false))
-TOUCHES(attend_f16, mp_cuda_attend, attention(p, out, MP_WTYPE_F16, false))
-TOUCHES(attend_split_f32, mp_cuda_attend, attention(p, out, MP_WTYPE_F32, true))
-TOUCHES(attend_split_bf16, mp_cuda_attend, attention(p, out, MP_WTYPE_BF16, true))
-TOUCHES(attend_split_f16, mp_cuda_attend, attention(p, out, MP_WTYPE_F16, true))
+TOUCHES(attend_f32, mp_cuda_attend, attention(p, out, MP_WTYPE_F32))
+TOUCHES(attend_bf16, mp_cuda_attend, attention(p, out, MP_WTYPE_BF16))
+TOUCHES(attend_f16, mp_cuda_attend, attention(p, out, MP_WTYPE_F16))
 TOUCHES(softmax, mp_cuda_softmax,
         rows(out, p->x, p->tokens, p->stride, p->width, sizeof(float), true))
 TOUCHES(axpy, mp_cuda_axpy, axpy(p, out))

@@ -1,8 +1,10 @@
 /*
- * Attention on a device, run on the CPU: values against a softmax in double; one block or four to a
- * head, one token or many give the same bits, and keys and values of 16 bits those of the same
- * values as floats.
+ * Attention on a device, run on the CPU: values against a softmax in double; positions that one
+ * block has or that are shared out, one token or many, few heads of a key or many give the same
+ * bits, and keys and values of 16 bits those of the same values as floats. Heads that share keys
+ * and values read them once.
  */
+#include "tests/device/simt/simt_thread.h"
 #include "tests/unit/kernels/cuda/cuda_run.h"
 
 struct problem {
@@ -89,11 +91,11 @@ static float *attend(const struct problem *p, uint32_t first, uint32_t tokens, i
         memset(turn, 0, tokens * p->heads * sizeof(*turn));
         params.part = at(operand(mp_cuda_attend_part_bytes(&params)));
         params.turn = at(turn);
-        launch(mp_cuda_attend(p->type, 1), &params);
+        launch(mp_cuda_attend(p->type), &params);
         for (uint32_t i = 0; i < tokens * p->heads; i++)
             CHECK_EQ(turn[i], 0);
     } else {
-        launch(mp_cuda_attend(p->type, 0), &params);
+        launch(mp_cuda_attend(p->type), &params);
     }
     return out;
 }
@@ -177,12 +179,85 @@ static void shapes(void)
     check(256, 2, 2, 3, few + 4);
 }
 
-/* Every stream has two units and more. */
+/* Head h of `p` alone, with the keys and values that it shares. */
+static struct problem one_head(const struct problem *p, uint32_t h)
+{
+    const uint32_t D = p->dim, kv = h / (p->heads / p->kv_heads);
+    struct problem one = *p;
+
+    one.heads = one.kv_heads = 1;
+    one.q = operand(p->tokens * D * sizeof(float));
+    one.k = operand(2 * (size_t)p->ctx * D * sizeof(float));
+    one.v = operand(2 * (size_t)p->ctx * D * sizeof(float));
+    for (uint32_t t = 0; t < p->tokens; t++)
+        memcpy(one.q + t * D, p->q + (t * p->heads + h) * D, D * sizeof(float));
+    for (size_t i = 0; i < 2 * (size_t)p->ctx; i++) {
+        memcpy(one.k + i * D, p->k + (i * p->kv_heads + kv) * D, D * sizeof(float));
+        memcpy(one.v + i * D, p->v + (i * p->kv_heads + kv) * D, D * sizeof(float));
+    }
+    one.k_cache = one.k;
+    one.v_cache = one.v;
+    return one;
+}
+
+/* Heads that share keys and values get the bits that each gets alone, also where a block has some
+ * of them only. */
+static void check_shared(uint32_t dim, uint32_t heads, uint32_t kv_heads, uint32_t position)
+{
+    const struct problem p = problem_make(dim, heads, kv_heads, 1, &position);
+    const float *out = attend(&p, 0, 1, 1);
+
+    for (uint32_t h = 0; h < heads; h += 3) {
+        const struct problem one = one_head(&p, h);
+
+        CHECK(memcmp(out + h * dim, attend(&one, 0, 1, 0), dim * sizeof(float)) == 0);
+    }
+    free_operands();
+}
+
+static void heads_share(void)
+{
+    check_shared(32, 5, 1, 300);
+    check_shared(32, 16, 1, 40); /* two blocks of eight */
+    check_shared(32, 12, 1, 40); /* two of six */
+    check_shared(132, 7, 1, 70); /* wide: one of four, one of three */
+    check_shared(30, 9, 1, 70);  /* element by element */
+}
+
+/* Bytes of keys and values that a token's heads read, in times of what there is. */
+static void check_reads(uint32_t dim, uint32_t heads, enum mp_wtype type, uint32_t times)
+{
+    const uint32_t position = 511;
+    struct problem p = problem_make(dim, heads, 1, 1, &position);
+
+    if (type != MP_WTYPE_F32)
+        problem_round(&p, type);
+    for (int split = 0; split < 2; split++) {
+        mp_simt_loaded_bytes = 0;
+        (void)attend(&p, 0, 1, split);
+        CHECK_EQ(mp_simt_loaded_bytes, times * 2 * mp_wtype_bytes(type, 512 * (size_t)dim));
+    }
+    free_operands();
+}
+
+static void keys_are_read_once(void)
+{
+    check_reads(128, 1, MP_WTYPE_BF16, 1);
+    check_reads(128, 4, MP_WTYPE_F32, 1);
+    check_reads(128, 8, MP_WTYPE_BF16, 1);
+    check_reads(64, 8, MP_WTYPE_F16, 1);
+    check_reads(128, 16, MP_WTYPE_BF16, 2);
+    check_reads(256, 4, MP_WTYPE_BF16, 1);
+    check_reads(256, 8, MP_WTYPE_F32, 2);
+}
+
+/* Parts end in the middle, and the last one has streams of two units. */
 static void long_context(void)
 {
-    static const uint32_t far[] = { 2100, 1023, 1024 };
+    static const uint32_t far[] = { 2100, 1023, 1024 }, farther[] = { 8192 + 300 };
 
     check(8, 4, 2, 3, far);
+    check(4, 2, 1, 1, farther);
 }
 
 /* What a later position holds must not matter, and scores of any size do not overflow. */
@@ -207,6 +282,8 @@ static void large_scores(void)
 int main(void)
 {
     each_order("shapes", shapes);
+    RUN(heads_share);
+    RUN(keys_are_read_once);
     RUN(long_context);
     RUN(large_scores);
     return 0;
