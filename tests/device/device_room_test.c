@@ -3,11 +3,13 @@
  * (tests/device/fakecuda, FAKECUDA_CONTEXT), and what cuBLAS takes for a handle besides the
  * workspace that it is given (tests/device/fakecublas, FAKECUBLAS_MEMORY), which no plan knows. An
  * automatic budget leaves room for both; where one that is given does not, the project's kernels
- * multiply instead of cuBLAS, or cuBLAS, if it was asked for, is refused by name.
+ * multiply instead of cuBLAS, or cuBLAS, if it was asked for, is refused by name. And what the
+ * driver keeps for graphs (FAKECUDA_NODE): as much as the plan assumes, or three times of it, and
+ * then there are fewer graphs.
  */
 #include <string.h>
 
-#include "engine/forward/cuda/device.h"
+#include "engine/forward/cuda/device_graph.h"
 #include "engine/forward/engine_int.h"
 #include "engine/session/generate.h"
 #include "engine/session/memory_plan.h"
@@ -57,7 +59,7 @@ static enum mp_status try_session(struct mp_share budget, enum mp_gemm_choice ge
 }
 
 /* With a prompt of enough tokens for cuBLAS. */
-static void generate(struct mp_session *session)
+static void generate(struct mp_session *session, uint32_t tokens)
 {
     static uint32_t ids[24];
     const struct mp_ids prompt = { .ids = ids, .count = MP_ARRAY_LEN(ids) };
@@ -65,7 +67,7 @@ static void generate(struct mp_session *session)
         .engine = session->engine,
         .engine_config = &session->engine_config,
         .sampling = { .temperature = 0, .top_p = 1 },
-        .max_tokens = 2,
+        .max_tokens = tokens,
         .ignore_eos = true,
         .clock = mp_clock_monotonic(),
     };
@@ -100,13 +102,13 @@ static void an_automatic_budget_leaves_room_for_handles(void)
              MP_OK);
     CHECK_EQ(m->device_free_bytes, m->device_total_bytes - CONTEXT);
     CHECK(m->smallest_bytes < m->budget_bytes && m->budget_bytes < m->full_bytes);
-    generate(&session);
+    generate(&session, 2);
     margin = mp_memory_device_margin(m->device_total_bytes);
     left = free_bytes(&session);
     printf("    budget %llu of %llu, margin %llu, left %llu\n", (unsigned long long)m->budget_bytes,
            (unsigned long long)m->full_bytes, (unsigned long long)margin, (unsigned long long)left);
     CHECK(margin <= left + 2 * HANDLE);
-    CHECK(left + 2 * HANDLE <= margin + 2 * MIB);
+    CHECK(left + 2 * HANDLE <= margin + session.engine->device->graphs->driver_bytes_max + 2 * MIB);
     CHECK_STR(warning, "");
     mp_session_close(&session);
     check_nothing_lives();
@@ -124,7 +126,7 @@ static void a_given_budget_goes_before_handles(void)
     CHECK_EQ(session.memory.budget_bytes, session.memory.full_bytes);
     CHECK_STR(mp_gemm_name(session.engine->device->gemm), "own");
     CHECK(strstr(without, "cuBLAS leaves ") != NULL);
-    generate(&session);
+    generate(&session, 2);
     mp_session_close(&session);
     check_nothing_lives();
 
@@ -134,18 +136,69 @@ static void a_given_budget_goes_before_handles(void)
     check_nothing_lives();
 }
 
-int main(void)
+/* Steps with misses, whose rest becomes graphs, too; returns how many. The margin stays free, and
+ * what graphs take is what the driver says. */
+static uint32_t fill_with_graphs(void)
 {
+    const struct mp_device_graphs *g;
+    struct mp_session session;
+    uint64_t margin, left;
+    uint32_t captured;
+
+    CHECK_EQ(try_session((struct mp_share){ .kind = MP_SHARE_AUTO }, MP_GEMM_OWN, &session), MP_OK);
+    CHECK(session.memory.budget_bytes < session.memory.full_bytes);
+    generate(&session, 24);
+    g = session.engine->device->graphs;
+    captured = g->captured;
+    margin = mp_memory_device_margin(session.memory.device_total_bytes);
+    left = free_bytes(&session);
+    printf(
+        "    budget %llu of %llu, margin %llu, left %llu; %u graphs behind misses, %llu bytes of "
+        "%llu, the largest %llu\n",
+        (unsigned long long)session.memory.budget_bytes,
+        (unsigned long long)session.memory.full_bytes, (unsigned long long)margin,
+        (unsigned long long)left, captured, (unsigned long long)g->driver_bytes,
+        (unsigned long long)g->driver_bytes_max, (unsigned long long)g->largest_bytes);
+    CHECK(margin <= left);
+    CHECK(g->driver_bytes > 0 && g->driver_bytes <= g->driver_bytes_max);
+    mp_session_close(&session);
+    check_nothing_lives();
+    return captured;
+}
+
+static void graphs_have_the_room_that_is_planned(void)
+{
+    CHECK(fill_with_graphs() > 1);
+}
+
+static void larger_graphs_are_fewer(void)
+{
+    CHECK_EQ(fill_with_graphs(), 1);
+}
+
+int main(int argc, char **argv)
+{
+    const char *variant = argc > 1 ? argv[1] : "auto";
+    const bool handles = strcmp(variant, "auto") == 0;
     const struct mp_log_config log = { .levels = "info" };
 
     CHECK_EQ(mp_log_init(&log), 0);
     mp_log_set_sink(keep_line, NULL);
     CHECK_EQ(setenv("FAKECUDA_GRANULE", "65536", 1), 0);
-    CHECK_EQ(setenv("FAKECUDA_MEMORY", "671088640", 1), 0); /* 640 MiB */
+    CHECK_EQ(setenv("FAKECUDA_MEMORY", handles ? "671088640" : "587202560", 1),
+             0); /* 640, 560 MiB */
     CHECK_EQ(setenv("FAKECUDA_CONTEXT", "419430400", 1), 0);
     CHECK_EQ(setenv("FAKECUBLAS_MEMORY", "25165824", 1), 0);
+    if (!handles)
+        CHECK_EQ(setenv("FAKECUDA_NODE", strcmp(variant, "graphs") == 0 ? "16384" : "49152", 1), 0);
     find_fake();
-    RUN(an_automatic_budget_leaves_room_for_handles);
-    RUN(a_given_budget_goes_before_handles);
+    if (handles) {
+        RUN(an_automatic_budget_leaves_room_for_handles);
+        RUN(a_given_budget_goes_before_handles);
+    } else if (strcmp(variant, "graphs") == 0) {
+        RUN(graphs_have_the_room_that_is_planned);
+    } else {
+        RUN(larger_graphs_are_fewer);
+    }
     return 0;
 }

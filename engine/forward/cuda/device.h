@@ -258,6 +258,7 @@ struct mp_device_graph_counts {
 };
 /* If there is no memory for graphs, a warning is logged and none are used. */
 enum mp_status mp_device_graphs_create(struct mp_device *device) MP_MUST_CHECK;
+/* Of the device's memory: what is allocated, and what the driver is assumed to keep for graphs. */
 uint64_t mp_device_graph_bytes(const struct mp_engine_config *config, uint32_t slices);
 void mp_device_graphs_destroy(struct mp_device *device);
 enum mp_status mp_device_graph_step(struct mp_device *device, uint32_t wanted,

@@ -34,6 +34,17 @@
 #define SEGMENTS_MAX 64u /* graphs that begin behind a miss; others are queued kernel by kernel */
 #define REACH 4u         /* see is_worth() */
 
+/*
+ * What the driver keeps in the device's memory for each operation of a graph. No document says it
+ * and no GPU was measured: it is assumed, for the plan. What graphs are seen to take is held to
+ * what was planned, see may_capture().
+ */
+#define NODE_BYTES (UINT64_C(16) << 10)
+#define NODES_STEP 4u  /* embedding, rows that want logits, their norm, the head */
+#define NODES_LAYER 8u /* project, place, attend, gemv, route, experts up and down, combine */
+#define NODES_FFN 4u   /* of a shared expert, or instead of a layer's experts */
+#define NODES_SLICE 3u /* each but the first: resolve, experts up and down */
+
 /* One type for all experts: their kernels are launched before anybody knows whom. */
 static bool same_types(const struct mp_engine *engine)
 {
@@ -83,9 +94,33 @@ static void measure(const struct mp_engine_config *c, uint32_t slices, uint64_t 
     bytes[6] = L * N * H * sizeof(float);
 }
 
+/* Operations from behind `first` MoE layers on, at most. */
+static uint64_t count_nodes(const struct mp_engine_config *c, uint32_t slices, uint32_t first)
+{
+    const uint64_t of_layer = NODES_LAYER + NODES_FFN + (uint64_t)NODES_SLICE * (slices - 1);
+
+    return NODES_STEP + (c->model->layers - first) * of_layer;
+}
+
+/* Of the whole steps, and of as many others as there may be, the longest. */
+static uint64_t driver_bytes(const struct mp_engine_config *c, uint32_t slices)
+{
+    const uint32_t tokens = tokens_of(c);
+    uint64_t nodes = tokens * count_nodes(c, slices, 0);
+    uint32_t left = SEGMENTS_MAX;
+
+    for (uint32_t first = 1; first < c->model->moe_layers && left > 0; first++) {
+        const uint32_t some = tokens < left ? tokens : left;
+
+        nodes += some * count_nodes(c, slices, first);
+        left -= some;
+    }
+    return nodes * NODE_BYTES;
+}
+
 uint64_t mp_device_graph_bytes(const struct mp_engine_config *config, uint32_t slices)
 {
-    uint64_t bytes[THERE_COUNT], sum = 0;
+    uint64_t bytes[THERE_COUNT], sum = driver_bytes(config, slices);
 
     measure(config, slices, bytes);
     for (size_t i = 0; i < THERE_COUNT; i++)
@@ -138,6 +173,7 @@ enum mp_status mp_device_graphs_create(struct mp_device *device)
     if (g == NULL)
         return mp_fail_no_memory("graphs", sizeof(*g));
     g->tokens_max = tokens_of(&engine->config);
+    g->driver_bytes_max = driver_bytes(&engine->config, mp_device_slices(device));
     g->usual = engine->shape.layers; /* nothing is known: try */
     g->segments = calloc(segments, sizeof(g->segments[0]));
     if (g->segments == NULL) {
@@ -191,37 +227,65 @@ static struct mp_device_segment *segment_of(const struct mp_device *device, uint
     return &device->graphs->segments[(tokens - 1) * device->engine->shape.layers + first];
 }
 
+static enum mp_status find_free(const struct mp_device *device, uint64_t *bytes_p)
+{
+    struct mp_backend *backend = device->engine->backend;
+    uint64_t total_bytes;
+
+    return backend->ops->memory_info(backend, MP_TIER_DEVICE, bytes_p, &total_bytes);
+}
+
+/* Nobody of this process takes memory meanwhile. Others may: then graphs seem larger or smaller. */
+static void note_taken(struct mp_device_graphs *g, uint64_t before_bytes, uint64_t after_bytes)
+{
+    const uint64_t bytes = before_bytes > after_bytes ? before_bytes - after_bytes : 0;
+
+    g->driver_bytes += bytes;
+    g->largest_bytes = bytes > g->largest_bytes ? bytes : g->largest_bytes;
+}
+
 static enum mp_status capture(struct mp_device *device, uint32_t first, mp_cu_graph_exec *exec_p)
 {
+    uint64_t before_bytes, after_bytes;
     mp_cu_graph_exec exec = NULL;
     enum mp_status status, ended;
     struct mp_error error;
 
     mp_pager_settle(device->engine->pager); /* nobody maps anything while a graph is recorded */
-    status = mp_gpu_capture_begin(device->gpu, mp_device_stream(device));
+    status = find_free(device, &before_bytes);
+    if (status == MP_OK)
+        status = mp_gpu_capture_begin(device->gpu, mp_device_stream(device));
     if (status != MP_OK)
         return status;
     status = mp_device_graph_queue(device, first);
     error = *mp_error_last();
     ended = mp_gpu_capture_end(device->gpu, mp_device_stream(device), &exec);
-    if (status == MP_OK) {
-        if (ended == MP_OK)
+    if (status == MP_OK && ended == MP_OK) {
+        ended = find_free(device, &after_bytes);
+        if (ended == MP_OK) {
+            note_taken(device->graphs, before_bytes, after_bytes);
             *exec_p = exec;
+            return MP_OK;
+        }
+        error = *mp_error_last();
+    } else if (status == MP_OK) {
         return ended;
     }
     mp_gpu_graph_close(device->gpu, exec);
     mp_error_set(&error);
-    return status;
+    return status != MP_OK ? status : ended;
 }
 
 /* A driver may load a kernel when it is first launched, which it cannot do while capturing: what
  * has been queued kernel by kernel becomes a graph when the next step begins, and no layer is
- * open. */
+ * open. Of the rest of steps there are so many that they take no more than the plan has for them,
+ * if each takes what the largest did. */
 static bool may_capture(const struct mp_device_graphs *g, const struct mp_device_segment *segment,
                         uint32_t first)
 {
     return segment->ran && segment->exec == NULL && !g->refused &&
-           (first == 0 || g->captured < SEGMENTS_MAX);
+           (first == 0 || (g->captured < SEGMENTS_MAX &&
+                           g->driver_bytes + g->largest_bytes <= g->driver_bytes_max));
 }
 
 static void make_graphs(struct mp_device *device)

@@ -20,6 +20,9 @@ struct mp_device_graphs {
     enum mp_wtype type; /* of all experts */
     uint32_t tokens_max;
 
+    /* Of the device's memory, for graphs: planned, seen to be taken, and by the largest of them. */
+    uint64_t driver_bytes_max, driver_bytes, largest_bytes;
+
     mp_cu_ptr table;  /* struct mp_cuda_place_of (L, S, E) */
     mp_cu_ptr work;   /* struct mp_cuda_expert, as many as N tokens can choose */
     mp_cu_ptr row;    /* u32 (N, R) */

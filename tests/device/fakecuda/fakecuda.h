@@ -47,19 +47,20 @@
 
 /* What to imitate. Environment CUDA_VISIBLE_DEVICES, FAKECUDA_DEVICES (1), FAKECUDA_MIG (1: each is
  * seen as its first slice, which has a name, a UUID and an eighth of the memory), FAKECUDA_MEMORY
- * (bytes, 256 MiB), FAKECUDA_CONTEXT (bytes that a context takes, 0), FAKECUDA_CAPABILITY (90:
- * compute capability 9.0; how much shared memory a block may have), FAKECUDA_GRANULE (2 MiB),
- * FAKECUDA_HOST_GRANULE (the same, of memory of a NUMA node), FAKECUDA_HOST_NUMA (0: as with an old
- * driver, 1, default, 2: cuMemCreate on a NUMA node crashes), FAKECUDA_HOST_NODES (1: NUMA
- * nodes of the host that have memory, from 0 on, 4 at most), FAKECUDA_NUMA_ID (0: the node beside
- * each device, separated by commas, the last one of all others; -1: the driver does not know),
- * FAKECUDA_INIT (result of cuInit), FAKECUDA_PROFILE (3090, h100, blackwell: calls, copies and
- * kernels take as long as others have measured there), FAKECUDA_SEED, FAKECUDA_LAZY (see timing),
- * FAKECUDA_KEYS (0: no protection keys), FAKECUDA_REGISTER (bytes that cuMemHostRegister pins at
- * most), FAKECUDA_SHARED (a file: processes that name the same share the memory of the devices),
- * FAKECUDA_VERBOSE (1: say violations at once), FAKECUDA_WRONG (KERNEL or KERNEL+BIT: each launch
- * leaves that bit, the lowest, of its results wrong, or does nothing if it has none), FAKECUDA_FAIL
- * (NAME,NTH,RESULT: as fakecuda_fail() does, once). Read when first used. */
+ * (bytes, 256 MiB), FAKECUDA_CONTEXT (bytes that a context takes, 0), FAKECUDA_NODE (bytes that
+ * each operation of a graph takes, 0), FAKECUDA_CAPABILITY (90: compute capability 9.0; how much
+ * shared memory a block may have), FAKECUDA_GRANULE (2 MiB), FAKECUDA_HOST_GRANULE (the same, of
+ * memory of a NUMA node), FAKECUDA_HOST_NUMA (0: as with an old driver, 1, default, 2: cuMemCreate
+ * on a NUMA node crashes), FAKECUDA_HOST_NODES (1: NUMA nodes of the host that have memory, from 0
+ * on, 4 at most), FAKECUDA_NUMA_ID (0: the node beside each device, separated by commas, the last
+ * one of all others; -1: the driver does not know), FAKECUDA_INIT (result of cuInit),
+ * FAKECUDA_PROFILE (3090, h100, blackwell: calls, copies and kernels take as long as others have
+ * measured there), FAKECUDA_SEED, FAKECUDA_LAZY (see timing), FAKECUDA_KEYS (0: no protection
+ * keys), FAKECUDA_REGISTER (bytes that cuMemHostRegister pins at most), FAKECUDA_SHARED (a file:
+ * processes that name the same share the memory of the devices), FAKECUDA_VERBOSE (1: say
+ * violations at once), FAKECUDA_WRONG (KERNEL or KERNEL+BIT: each launch leaves that bit, the
+ * lowest, of its results wrong, or does nothing if it has none), FAKECUDA_FAIL (NAME,NTH,RESULT: as
+ * fakecuda_fail() does, once). Read when first used. */
 
 /*
  * The nth call from now (0: the next) of the driver function `name`, or of any if it is NULL or

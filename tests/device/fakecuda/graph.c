@@ -16,6 +16,8 @@ struct fake_graph {
     bool broken;
     struct fake_clock clocks[FAKE_STREAMS_MAX]; /* what is captured before the next on a stream */
     uint64_t launched[FAKE_STREAMS_MAX];        /* last operation of a launch */
+    unsigned device;                            /* that a whole one takes memory of */
+    size_t bytes;
 };
 
 #define CAPTURES_MAX 8
@@ -271,6 +273,7 @@ FAKE_EXPORT mp_cu_result cuGraphInstantiateWithFlags(mp_cu_graph_exec *exec, mp_
 {
     struct fake_graph *g, *copy;
     uint64_t handle;
+    size_t bytes = 0;
 
     FAKE_BEGIN(cuGraphInstantiateWithFlags);
     FAKE_NEED_CONTEXT();
@@ -289,11 +292,18 @@ FAKE_EXPORT mp_cu_result cuGraphInstantiateWithFlags(mp_cu_graph_exec *exec, mp_
             copy = NULL;
         } else {
             (void)fake_graph_add(copy, added, copy->origin);
+            bytes += fake.node_bytes;
         }
+    }
+    if (copy != NULL && !fake_take((unsigned)(fake_current - 1), bytes)) {
+        free_graph(copy);
+        copy = NULL;
     }
     handle = copy != NULL ? fake_object_add(FAKE_EXEC, copy) : 0;
     if (handle == 0)
         return fake_leave(MP_CU_ERROR_OUT_OF_MEMORY);
+    copy->device = (unsigned)(fake_current - 1);
+    copy->bytes = bytes;
     *exec = (mp_cu_graph_exec)(uintptr_t)handle;
     return fake_leave(MP_CU_SUCCESS);
 }
@@ -341,6 +351,7 @@ FAKE_EXPORT mp_cu_result cuGraphExecDestroy(mp_cu_graph_exec exec)
             fake_violation("a graph is destroyed under a launch whose end the host has not seen");
     }
     fake_object_remove((uintptr_t)exec);
+    fake_give(g->device, g->bytes);
     free_graph(g);
     return fake_leave(MP_CU_SUCCESS);
 }

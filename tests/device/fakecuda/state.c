@@ -93,6 +93,7 @@ void fake_configure(void)
     fake_choose_visible(devices < FAKE_DEVICES_MAX ? devices : FAKE_DEVICES_MAX);
     fake.memory_bytes = (size_t)fake_setting("FAKECUDA_MEMORY", 256ull << 20);
     fake.context_bytes = (size_t)fake_setting("FAKECUDA_CONTEXT", 0);
+    fake.node_bytes = (size_t)fake_setting("FAKECUDA_NODE", 0);
     fake.capability = (unsigned)fake_setting("FAKECUDA_CAPABILITY", 90);
     fake.granule = (size_t)fake_setting("FAKECUDA_GRANULE", 2ull << 20);
     fake.host_granule = (size_t)fake_setting("FAKECUDA_HOST_GRANULE", fake.granule);

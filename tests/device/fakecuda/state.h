@@ -89,6 +89,7 @@ struct fake_state {
     bool hidden;                        /* CUDA_VISIBLE_DEVICES says which */
     bool mig;
     size_t memory_bytes, context_bytes; /* of a device; what a context takes of it */
+    size_t node_bytes;                  /* and each operation of a graph */
     size_t granule, host_granule;
     unsigned capability; /* 10 times the compute capability */
     size_t registered_max, registered_bytes;
