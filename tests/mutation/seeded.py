@@ -128,4 +128,32 @@ CUDA = [
      "i < count && !config->no_host_handles", "i < 1 && !config->no_host_handles"),
     ("what a context takes counts as free", ["cuda_devices_test:context"], "backend_cuda.c",
      "        *free_bytes_p = free_bytes;", "        *free_bytes_p = total_bytes;"),
+    ("what cuBLAS is given is not in the plan", ["device_room_test:auto"], "device_expert_gemm.c",
+     "return count_streams() * mp_gemm_bytes(widest_input(c)) + scratch_bytes(c, c->model->hidden) +",
+     "return scratch_bytes(c, c->model->hidden) +"),
+    ("what the driver keeps for graphs is not in the plan", ["device_room_test:graphs"],
+     "device_graph.c", "sum = driver_bytes(config, slices);", "sum = 0;"),
+    ("graphs take more than was planned", ["device_room_test:larger"], "device_graph.c",
+     "g->driver_bytes + g->largest_bytes <= g->driver_bytes_max", "g->driver_bytes_max > 0"),
+    ("a branch of a graph writes what the rest does", ["cuda_laws_test:graphs"],
+     "device_graph_pass.c",
+     "    queue_route(device, moe_layer);\n    if (c->engine->config.model->shared_ffn != 0)",
+     "    static mp_cu_stream branch;\n    static mp_cu_event event[2];\n    int now = 0;\n\n"
+     "    queue_route(device, moe_layer);\n"
+     "    for (int i = 0; i < 2 && event[i] == NULL; i++)\n"
+     "        if (mp_gpu_event_open(device->gpu, false, &event[i]) != MP_OK ||\n"
+     "            (i == 0 && mp_gpu_stream_open(device->gpu, &branch) != MP_OK))\n"
+     "            return MP_ERR_DEVICE;\n"
+     "    (void)mp_gpu_driver(device->gpu)->call.capturing(mp_device_stream(device), &now);\n"
+     "    if (now == MP_CU_CAPTURE_ACTIVE &&\n"
+     "        (mp_gpu_record(device->gpu, event[0], mp_device_stream(device)) != MP_OK ||\n"
+     "         mp_gpu_order(device->gpu, branch, event[0]) != MP_OK ||\n"
+     "         mp_gpu_clear(device->gpu, branch, device->state.rank, 64) != MP_OK ||\n"
+     "         mp_gpu_record(device->gpu, event[1], branch) != MP_OK))\n"
+     "        return MP_ERR_DEVICE;\n"
+     "    queue_slice(device, 0);\n"
+     "    if (now == MP_CU_CAPTURE_ACTIVE &&\n"
+     "        mp_gpu_order(device->gpu, mp_device_stream(device), event[1]) != MP_OK)\n"
+     "        return MP_ERR_DEVICE;\n"
+     "    if (c->engine->config.model->shared_ffn != 0)"),
 ]
