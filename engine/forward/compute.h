@@ -94,6 +94,7 @@ struct mp_compute_ops {
     /* Optional: as in struct mp_step_ops (policy/pager/step.h). */
     enum mp_status (*ended)(struct mp_compute *c, bool wait, uint32_t *needs, uint32_t *count_p);
     bool (*any_ended)(struct mp_compute *c);
+    void (*look)(struct mp_compute *c, bool sleeps);
     /* Optional: do experts that are under way have the pool, and the scratch of state on the host?
      * If not, none will before the engine's thread begins some. */
     bool (*pool_taken)(struct mp_compute *c);

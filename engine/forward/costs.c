@@ -1,9 +1,10 @@
 /*
  * Costs of work on this machine, measured during a run, for policies that use them. Experts: time
  * of a group divided by its experts, where each has one row (the fixed part) or many (the part per
- * row); a device's executors are measured by their threads (device_queue.c). A layer: time from one
- * combine to the next router's scores. A load: as measured by the pager. A prediction: the scores
- * of one layer ahead. The link's remaining work is estimated.
+ * row); a device's executors are measured by events (device_queue.c). A layer: time from one
+ * combine, or from the experts that end behind it, to the next router's scores. A load: as measured
+ * by the pager. A prediction: the scores of one layer ahead. The link's remaining work is
+ * estimated.
  */
 #include "engine/forward/cuda/device.h"
 #include "engine/forward/engine_int.h"
@@ -52,11 +53,13 @@ void mp_engine_note_sum(struct mp_engine *engine)
 }
 
 /* A device's sum may be queued before its experts have ended; what is behind them counts. */
-static uint64_t last_end_ns(const struct mp_engine *engine)
+static uint64_t since_experts_ns(struct mp_engine *engine)
 {
-    const uint64_t ended_ns = engine->device != NULL ? mp_device_last_end_ns(engine->device) : 0;
+    const uint64_t since_sum_ns = mp_clock_now_ns(engine->config.clock) - engine->summed_ns;
+    const uint64_t device_ns =
+        engine->device != NULL ? mp_device_since_experts_ns(engine->device) : UINT64_MAX;
 
-    return ended_ns > engine->summed_ns ? ended_ns : engine->summed_ns;
+    return device_ns < since_sum_ns ? device_ns : since_sum_ns;
 }
 
 void mp_engine_note_scores(struct mp_engine *engine)
@@ -64,7 +67,7 @@ void mp_engine_note_scores(struct mp_engine *engine)
     if (!follows(engine))
         return;
     if (engine->summed_ns > 0)
-        learn(&engine->costs.layer_ns, mp_clock_now_ns(engine->config.clock) - last_end_ns(engine));
+        learn(&engine->costs.layer_ns, since_experts_ns(engine));
     note_load(engine);
 }
 

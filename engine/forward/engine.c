@@ -155,6 +155,8 @@ enum mp_status mp_engine_create(const struct mp_engine_config *config, struct mp
     if (engine == NULL)
         return mp_fail_no_memory("the engine", sizeof(*engine));
     engine->config = *config;
+    if (config->spin == NULL)
+        engine->config.spin = mp_pool_spin(config->pool);
     engine->costs = config->costs;
     engine->costs.executor_count = 1; /* a device lists its own */
     engine->costs.executors[MP_EXECUTOR_HOME].name = "cpu";

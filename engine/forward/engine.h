@@ -103,6 +103,8 @@ struct mp_engine_config {
 
     const struct mp_kernels *kernels;
     struct mp_pool *pool; /* must outlive the engine */
+    /* Of waits for a device and for copies to it; NULL: mp_pool_spin(). Outlives the engine. */
+    const struct mp_spin *spin;
     struct mp_clock *clock;
     struct mp_timeline *timeline; /* or NULL */
     struct mp_live *live;         /* or NULL; told of each batch */

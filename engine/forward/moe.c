@@ -139,6 +139,13 @@ static bool op_any_ended(void *ctx)
     return c->ops->any_ended(c);
 }
 
+static void op_look(void *ctx, bool sleeps)
+{
+    struct mp_compute *c = ((struct mp_engine *)ctx)->compute;
+
+    c->ops->look(c, sleeps);
+}
+
 /* Notify config.observer of the layer's results. */
 static enum mp_status notify_observer(struct mp_engine *engine, uint32_t moe_layer,
                                       const uint32_t *experts, const float *weights)
@@ -224,6 +231,7 @@ void mp_engine_fill_step_ops(struct mp_engine *engine)
         .ended = compute->ended != NULL ? op_ended : NULL,
         .predicts_beside = compute->ended != NULL, /* experts have streams of their own */
         .any_ended = compute->any_ended != NULL ? op_any_ended : NULL,
+        .look = compute->look != NULL ? op_look : NULL,
         .link_busy = mp_engine_link_busy,
         .combine = op_combine,
         .routed = op_routed,

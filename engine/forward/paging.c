@@ -23,6 +23,7 @@ static enum mp_status make_space(struct mp_engine *engine)
         .io_mode = c->io_mode,
         .populate = c->populate,
         .reader = c->reader,
+        .spin = c->spin,
         .clock = c->clock,
         .timeline = c->timeline,
         .counters = &engine->counters,

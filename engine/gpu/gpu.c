@@ -329,6 +329,17 @@ enum mp_status mp_gpu_query(struct mp_gpu *gpu, mp_cu_event event, bool *done_p)
     return MP_OK;
 }
 
+enum mp_status mp_gpu_await(struct mp_gpu *gpu, mp_cu_event event, const struct mp_spin *spin)
+{
+    struct mp_spin_wait wait = mp_spin_begin(spin);
+    enum mp_status status = MP_OK;
+    bool done = false;
+
+    while (status == MP_OK && !done && mp_spin_again(&wait))
+        status = mp_gpu_query(gpu, event, &done);
+    return status == MP_OK && !done ? mp_gpu_wait(gpu, event) : status;
+}
+
 enum mp_status mp_gpu_elapsed(struct mp_gpu *gpu, mp_cu_event start, mp_cu_event end, float *ms_p)
 {
     const enum mp_status status = mp_gpu_enter(gpu);

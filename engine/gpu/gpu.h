@@ -6,6 +6,7 @@
 
 #include "kernels/cuda/cuda_kernels.h"
 #include "vmm/backend/cuda/cuda_driver.h"
+#include "vmm/base/spin.h"
 #include "vmm/base/status.h"
 #include "vmm/options/opt.h"
 
@@ -77,7 +78,10 @@ enum mp_status mp_gpu_event_open(struct mp_gpu *gpu, bool timing,
 void mp_gpu_event_close(struct mp_gpu *gpu, mp_cu_event event); /* NULL is allowed */
 enum mp_status mp_gpu_record(struct mp_gpu *gpu, mp_cu_event event,
                              mp_cu_stream stream) MP_MUST_CHECK;
-enum mp_status mp_gpu_wait(struct mp_gpu *gpu, mp_cu_event event) MP_MUST_CHECK; /* blocks */
+enum mp_status mp_gpu_wait(struct mp_gpu *gpu, mp_cu_event event) MP_MUST_CHECK; /* asleep */
+/* The same, but awake as long as `spin` says; NULL: asleep. */
+enum mp_status mp_gpu_await(struct mp_gpu *gpu, mp_cu_event event,
+                            const struct mp_spin *spin) MP_MUST_CHECK;
 enum mp_status mp_gpu_order(struct mp_gpu *gpu, mp_cu_stream stream,
                             mp_cu_event event) MP_MUST_CHECK; /* the stream waits, not the host */
 /* *done_p := all work queued before the event is done. */

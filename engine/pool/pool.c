@@ -24,14 +24,7 @@
 
 #define CACHE_LINE 64
 #define SPINS_PER_LOOK 64 /* loads between two looks at the clock */
-
-#if defined(__x86_64__)
-#define cpu_relax() __builtin_ia32_pause()
-#elif defined(__aarch64__)
-#define cpu_relax() __asm__ volatile("yield")
-#else
-#define cpu_relax() ((void)0)
-#endif
+#define BESIDE 2          /* threads that may wait awake for something else than the pool */
 
 static const char *const bind_names[] = { "auto", "none", "node", "core", NULL };
 
@@ -39,7 +32,8 @@ const struct mp_opt mp_pool_opts[] = {
     MP_OPT(MP_OPT_U64, "THREADS", struct mp_pool_config, threads, "0", 0, MP_POOL_THREADS_MAX,
            "Threads that compute; 0 is one per core of the node that holds the experts."),
     MP_OPT(MP_OPT_U64, "SPIN_US", struct mp_pool_config, spin_us, "100", 0, 1000000,
-           "Microseconds that a compute thread waits awake for work before it sleeps."),
+           "Microseconds that a compute thread waits awake for work, or the engine for a device, "
+           "before it sleeps."),
     MP_OPT_ENUM("BIND", struct mp_pool_config, bind, "auto", bind_names,
                 "Bind compute threads to the NUMA node or each to a core; auto binds to the node "
                 "where there are several."),
@@ -79,8 +73,9 @@ struct mp_pool {
     _Alignas(CACHE_LINE) _Atomic uint32_t busy;
     _Atomic uint32_t caller_sleeps;
     _Alignas(CACHE_LINE) unsigned thread_count;
-    uint64_t spin_ns;
-    bool running; /* of the calling thread */
+    unsigned cpu_count; /* that its threads may use */
+    struct mp_spin spin;
+    _Atomic bool running; /* a job; written by its caller, relaxed */
     struct worker *workers;
     struct share *shares; /* one for each thread */
 };
@@ -112,7 +107,7 @@ static uint32_t spin_while(_Atomic uint32_t *word, uint32_t old, uint64_t spin_n
             value = atomic_load_explicit(word, memory_order_acquire);
             if (value != old)
                 return value;
-            cpu_relax();
+            mp_spin_pause();
         }
     } while (mp_clock_now_ns(clock) - start_ns < spin_ns);
     return value;
@@ -183,7 +178,7 @@ static void run_share(struct mp_pool *pool, unsigned thread)
 
 static uint32_t wait_for_job(struct mp_pool *pool, uint32_t seen)
 {
-    uint32_t epoch = spin_while(&pool->epoch, seen, pool->spin_ns);
+    uint32_t epoch = spin_while(&pool->epoch, seen, pool->spin.ns);
 
     while (epoch == seen) {
         atomic_fetch_add(&pool->sleepers, 1);
@@ -229,9 +224,9 @@ static void wait_until_done(struct mp_pool *pool)
     while (busy != 0) {
         const uint64_t spent_ns = mp_clock_now_ns(clock) - start_ns;
 
-        if (spent_ns >= pool->spin_ns)
+        if (spent_ns >= pool->spin.ns)
             break;
-        busy = spin_while(&pool->busy, busy, pool->spin_ns - spent_ns);
+        busy = spin_while(&pool->busy, busy, pool->spin.ns - spent_ns);
     }
     if (busy == 0)
         return;
@@ -248,7 +243,7 @@ static void run(struct mp_pool *pool, const struct job *job)
     mp_assert(job->parts <= UINT32_MAX);
     if (job->parts == 0)
         return;
-    pool->running = true;
+    atomic_store_explicit(&pool->running, true, memory_order_relaxed);
     pool->job = *job;
     if (job->dynamic)
         set_shares(pool);
@@ -260,7 +255,7 @@ static void run(struct mp_pool *pool, const struct job *job)
         run_share(pool, 0);
         wait_until_done(pool);
     }
-    pool->running = false;
+    atomic_store_explicit(&pool->running, false, memory_order_relaxed);
 }
 
 void mp_pool_run(struct mp_pool *pool, void (*fn)(void *ctx, uint64_t part, unsigned thread),
@@ -283,6 +278,20 @@ void mp_pool_run_dynamic(struct mp_pool *pool,
 unsigned mp_pool_threads(const struct mp_pool *pool)
 {
     return pool->thread_count;
+}
+
+const struct mp_spin *mp_pool_spin(const struct mp_pool *pool)
+{
+    return &pool->spin;
+}
+
+/* A processor for each thread beside the pool, while the pool has as many as it wants now? */
+static bool spares(void *ctx)
+{
+    const struct mp_pool *pool = ctx;
+    const bool running = atomic_load_explicit(&pool->running, memory_order_relaxed);
+
+    return (running ? pool->thread_count : 0) + BESIDE <= pool->cpu_count;
 }
 
 /* CPUs that the calling thread may run on. */
@@ -407,7 +416,10 @@ enum mp_status mp_pool_create(const struct mp_pool_config *config,
                                  count * (sizeof(*pool->workers) + sizeof(*pool->shares)));
     }
     pool->thread_count = count;
-    pool->spin_ns = count > usable_cpus() ? 0 : config->spin_us * 1000;
+    pool->cpu_count = usable_cpus();
+    pool->spin = (struct mp_spin){ .ns = count > pool->cpu_count ? 0 : config->spin_us * 1000,
+                                   .spares = spares,
+                                   .ctx = pool };
     status = start_workers(pool);
     if (status != MP_OK) {
         mp_pool_destroy(pool);

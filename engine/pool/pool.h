@@ -3,6 +3,7 @@
 
 #include <stdint.h>
 
+#include "vmm/base/spin.h"
 #include "vmm/base/status.h"
 #include "vmm/options/opt.h"
 #include "vmm/topo/topology.h"
@@ -53,6 +54,13 @@ void mp_pool_destroy(struct mp_pool *pool);
 
 /* At least 1; `thread` below is smaller than this. */
 unsigned mp_pool_threads(const struct mp_pool *pool);
+
+/*
+ * How long threads beside the pool wait awake, by the same setting: up to two of them, the engine's
+ * and a link's, and not while the pool has work and there are not as many processors as all of
+ * them. Lives as long as the pool.
+ */
+const struct mp_spin *mp_pool_spin(const struct mp_pool *pool);
 
 /*
  * Call fn(ctx, part, thread) once for each part below `parts`, on all threads, and return when all

@@ -345,7 +345,9 @@ enum mp_status mp_step_create(const struct mp_step_config *config, struct mp_ste
         return mp_fail_no_memory("the step", sizeof(*step));
     step->config = *config;
     step->slices = shape->slices > 1 ? shape->slices : 1;
-    step->interrupt = (struct mp_interrupt){ .ready = config->ops->any_ended, .ctx = config->ctx };
+    step->interrupt = (struct mp_interrupt){ .ready = config->ops->any_ended,
+                                             .look = config->ops->look,
+                                             .ctx = config->ctx };
     take_parts(step, &arena);
     status = mp_arena_open(&arena, "routing");
     if (status != MP_OK) {

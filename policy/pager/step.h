@@ -103,6 +103,11 @@ struct mp_step_ops {
      * an executor calls mp_pager_wake() when it becomes true. Must not block. */
     bool (*any_ended)(void *ctx);
 
+    /* Optional, with any_ended(), for executors that do not notice by themselves what has ended:
+     * look whether something has. With `sleeps` the step's thread is about to sleep, and from then
+     * on mp_pager_wake() is called as above. */
+    void (*look)(void *ctx, bool sleeps);
+
     /* With ended(): source_scores() is computed beside work that has begun, and not behind it. What
      * is ready then begins before any prediction. */
     bool predicts_beside;

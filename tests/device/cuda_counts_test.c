@@ -1,14 +1,19 @@
 /*
  * What can be counted of a step without a device: kernels, copies, blocks, blocks without work,
- * waits of the host, calls of the driver. Run by hand it prints a table; as a test it holds the
- * counts to what docs/kernels.md says of them. Nothing is timed.
+ * waits of the host and how often it sleeps for them, calls of the driver, locks. Run by hand it
+ * prints a table; as a test it holds the counts to what docs/kernels.md says of them. Nothing is
+ * timed: threads wait awake until all is there, or not at all, as on a machine without a processor
+ * to spare.
  */
+#include <stdatomic.h>
+
 #include "engine/forward/cuda/device.h"
 #include "engine/forward/forced_routing.h"
 #include "policy/replay/replay.h"
 #include "tests/device/fakecuda/client.h"
 #include "tests/model/harness.h"
 #include "tests/support/log_guard.h"
+#include "tests/support/spins.h"
 #include "tests/support/test.h"
 #include "vmm/base/compiler.h"
 #include "vmm/base/error.h"
@@ -21,11 +26,51 @@
 
 struct counts {
     struct fakecuda_work work;
-    uint64_t waits;  /* of the step's thread */
-    uint64_t beside; /* of threads that note the end of experts, for which the step does not wait */
-    uint64_t calls;
-    uint64_t thrown; /* MoE layers that a graph computed for nothing */
+    uint64_t waits;             /* of the step's thread for the device, awake or asleep */
+    uint64_t asleep;            /* waits of all threads in the driver */
+    uint64_t sleeps;            /* waits of all threads for another one */
+    uint64_t step_locks, locks; /* of the step's thread; of all */
+    uint64_t calls;             /* of the driver, but for questions whether something has ended */
+    uint64_t thrown;            /* MoE layers that a graph computed for nothing */
 };
+
+static const struct mp_spin *spin; /* of engines that are opened */
+
+/* ---- locks, of moepager's own code (tests/tests.cmake) */
+
+static _Atomic uint64_t locks, sleeps;
+static _Thread_local uint64_t step_locks; /* of this thread */
+
+int __real_pthread_mutex_lock(pthread_mutex_t *mutex);
+int __wrap_pthread_mutex_lock(pthread_mutex_t *mutex);
+int __real_pthread_cond_wait(pthread_cond_t *cond, pthread_mutex_t *mutex);
+int __wrap_pthread_cond_wait(pthread_cond_t *cond, pthread_mutex_t *mutex);
+int __real_pthread_cond_timedwait(pthread_cond_t *cond, pthread_mutex_t *mutex,
+                                  const struct timespec *until);
+int __wrap_pthread_cond_timedwait(pthread_cond_t *cond, pthread_mutex_t *mutex,
+                                  const struct timespec *until);
+
+int __wrap_pthread_mutex_lock(pthread_mutex_t *mutex)
+{
+    locks++;
+    step_locks++;
+    return __real_pthread_mutex_lock(mutex);
+}
+
+int __wrap_pthread_cond_wait(pthread_cond_t *cond, pthread_mutex_t *mutex)
+{
+    sleeps++;
+    return __real_pthread_cond_wait(cond, mutex);
+}
+
+int __wrap_pthread_cond_timedwait(pthread_cond_t *cond, pthread_mutex_t *mutex,
+                                  const struct timespec *until)
+{
+    sleeps++;
+    return __real_pthread_cond_timedwait(cond, mutex, until);
+}
+
+/* ---- steps */
 
 /* One step: a token for each of the sequences, behind those before; its logits. */
 static const float *feed(struct harness *h, uint32_t tokens, uint32_t position)
@@ -50,13 +95,28 @@ static const float *feed(struct harness *h, uint32_t tokens, uint32_t position)
     return logits;
 }
 
-static struct counts count_now(void)
+/* Each question sets the context, too. */
+static struct counts count(struct harness *h, uint32_t tokens, uint32_t position,
+                           const float **logits_p)
 {
-    struct counts c = { .calls = fake_api.calls(NULL) };
+    const uint64_t locks_before = locks, sleeps_before = sleeps, step_before = step_locks;
+    const uint64_t waits_before = h->engine->device->seen_count;
+    struct counts c;
+    const float *logits;
 
+    fake_api.reset();
+    logits = feed(h, tokens, position);
+    c = (struct counts){
+        .waits = h->engine->device->seen_count - waits_before,
+        .asleep = fake_api.calls("cuStreamSynchronize") + fake_api.calls("cuEventSynchronize"),
+        .sleeps = sleeps - sleeps_before,
+        .step_locks = step_locks - step_before,
+        .locks = locks - locks_before,
+        .calls = fake_api.calls(NULL) - 2 * fake_api.calls("cuEventQuery"),
+    };
     fake_api.work(&c.work);
-    c.waits = fake_api.calls("cuStreamSynchronize");
-    c.beside = fake_api.calls("cuEventSynchronize");
+    if (logits_p != NULL)
+        *logits_p = logits;
     return c;
 }
 
@@ -73,17 +133,17 @@ static struct counts step(bool graphs, uint32_t tokens, uint32_t ctx, unsigned p
     options.sequences = options.tokens_max = options.wanted_max = tokens;
     options.ctx = ctx;
     options.graphs = graphs;
+    options.spin = spin;
     options.policies.profile = "lru";
     plan = harness_plan(&options, NULL);
     if (percent < 100)
         options.budget_bytes =
             plan.smallest_bytes + (plan.full_bytes - plan.smallest_bytes) / 100 * percent;
     harness_open(&options, &h);
+    mp_space_wait_filled(h.engine->space); /* or the stager's locks are counted */
     for (unsigned i = 0; i < 7; i++)
         feed(&h, tokens, percent < 100 ? i : 0); /* the same: in the end their experts are there */
-    fake_api.reset();
-    feed(&h, tokens, percent < 100 ? 7 : 0);
-    counts = count_now();
+    counts = count(&h, tokens, percent < 100 ? 7 : 0, NULL);
     if (graphs && percent == 100)
         CHECK_EQ(fake_api.calls("cuGraphLaunch"), 1);
     *layers_p = h.model.layers;
@@ -94,19 +154,22 @@ static struct counts step(bool graphs, uint32_t tokens, uint32_t ctx, unsigned p
 
 static void print(const char *what, const struct counts *c, uint32_t layers)
 {
-    printf("%-34s %8.2f %7llu %6llu %8.2f %6llu %7llu %7llu %7llu %7llu\n", what,
+    printf("%-34s %8.2f %6llu %5llu %8.2f %5llu %6llu %7llu %7llu %6llu %6llu %6llu %7llu\n", what,
            (double)(c->work.kernels - OUTSIDE) / layers, (unsigned long long)c->work.copies,
            (unsigned long long)c->work.fills, (double)c->work.blocks / layers,
            (unsigned long long)c->work.idle_blocks, (unsigned long long)c->waits,
-           (unsigned long long)c->beside, (unsigned long long)c->calls,
-           (unsigned long long)c->thrown);
+           (unsigned long long)c->asleep, (unsigned long long)c->sleeps,
+           (unsigned long long)c->step_locks, (unsigned long long)c->locks,
+           (unsigned long long)c->calls, (unsigned long long)c->thrown);
 }
 
 static void print_head(void)
 {
-    printf("%-34s %8s %7s %6s %8s %6s %7s %7s %7s %7s\n", "a step", "kernels", "copies", "fills",
-           "blocks", "idle", "waits", "beside", "calls", "thrown");
-    printf("%-34s %8s %7s %6s %8s %46s\n", "", "/layer", "", "", "/layer", "layers");
+    printf("%-34s %8s %6s %5s %8s %5s %6s %7s %7s %6s %6s %6s %7s\n", "a step", "kernels", "copies",
+           "fills", "blocks", "idle", "waits", "asleep", "sleeps", "locks", "locks", "calls",
+           "thrown");
+    printf("%-34s %8s %6s %5s %8s %5s %6s %7s %7s %6s %6s %6s %7s\n", "", "/layer", "", "",
+           "/layer", "", "", "driver", "threads", "step", "all", "", "layers");
 }
 
 static void show(const char *what, bool graphs, uint32_t tokens, uint32_t ctx, unsigned percent)
@@ -125,16 +188,35 @@ static void show(const char *what, bool graphs, uint32_t tokens, uint32_t ctx, u
         CHECK_EQ(c.work.copies, 4);
         CHECK_EQ(c.waits, 1);
     }
+    if (spin == &spin_awake && percent == 100)
+        CHECK_EQ(c.asleep, 0);
+    else if (percent == 100)
+        CHECK_EQ(c.asleep, c.waits + layers * !graphs); /* and each layer's experts */
+    if (percent == 100)
+        CHECK_EQ(c.sleeps, 0);
+    if (!graphs && percent == 100)
+        CHECK_EQ(c.step_locks,
+                 2 * layers); /* a batch of experts is reported, and the step hears it */
 }
 
 static void steps_have_few_kernels(void)
 {
+    spin = &spin_awake;
     print_head();
     show("graph, 1 token", true, 1, 64, 100);
     show("graph, 1 token, long context", true, 1, 2048, 100);
     show("graph, 8 tokens", true, 8, 64, 100);
     show("host-driven, 1 token", false, 1, 64, 100);
     show("host-driven, 1 token, 25 %", false, 1, 64, 25);
+}
+
+static void waits_are_asleep_where_no_processor_is_left(void)
+{
+    spin = &spin_asleep;
+    print_head();
+    show("graph, 1 token, asleep", true, 1, 64, 100);
+    show("host-driven, 1 token, asleep", false, 1, 64, 100);
+    show("host-driven, 1 token, 25 %, asleep", false, 1, 64, 25);
 }
 
 /* ---- misses where they are wanted: the pair of experts of each layer, by position */
@@ -176,22 +258,22 @@ static struct counts step_at(const char *positions, bool graphs, bool least, flo
     struct harness_options options = harness_defaults(MODEL);
     const float *now = NULL;
     uint64_t thrown = 0;
-    struct counts counts;
+    struct counts counts = { .waits = 0 };
     struct harness h;
 
     options.backend = "cuda";
     options.graphs = graphs;
+    options.spin = spin;
     options.before_engine = set_routing;
     options.policies.profile = "lru";
     if (least)
         options.budget_bytes = harness_plan(&options, NULL).smallest_bytes;
     harness_open(&options, &h);
+    mp_space_wait_filled(h.engine->space);
     for (size_t i = 0; positions[i] != '\0'; i++) {
         thrown = mp_device_graphs_counted(h.engine->device).thrown;
-        fake_api.reset();
-        now = feed(&h, 1, (uint32_t)(positions[i] - '0'));
+        counts = count(&h, 1, (uint32_t)(positions[i] - '0'), &now);
     }
-    counts = count_now();
     counts.thrown = mp_device_graphs_counted(h.engine->device).thrown - thrown;
     memcpy(logits, now, h.model.vocab * sizeof(float));
     harness_close(&h);
@@ -228,6 +310,7 @@ int main(void)
     setenv("FAKECUDA_GRANULE", "4096", 1);
     find_fake();
     RUN(steps_have_few_kernels);
+    RUN(waits_are_asleep_where_no_processor_is_left);
     RUN(a_layer_with_misses_costs_a_wait);
     return 0;
 }

@@ -17,13 +17,11 @@ from collections import defaultdict
 from pathlib import Path
 
 START = "made once in a process, before any test; device/vmm/backend_cuda_test:"
-WORK = "device/gpu_test fails it: each_call_of_work_fails_once"
 
 # (file, call): how many places, and why they are not met
 EXCUSED = {
     ("engine/gpu/gpu.c", "cuModuleLoadDataEx"): (
         1, "of a compiled file; device/gpu_image_test: a_driver_that_is_lost_meanwhile_is_an_error"),
-    ("engine/gpu/gpu.c", "cuEventQuery"): (1, WORK),
     ("engine/gpu/gpu.c", "cuFuncSetAttribute"): (
         1, "no kernel of today needs it; device/gpu_test: more_shared_memory_is_asked_for_once"),
     ("vmm/backend/cuda/moves.c", "cuMemcpyDtoDAsync_v2"): (

@@ -12,6 +12,7 @@
 
 #include "tests/device/cuda_small.h"
 #include "tests/device/fakecublas/client.h"
+#include "tests/support/spins.h"
 
 #define SITES_MAX 1024
 
@@ -225,10 +226,12 @@ static void without_cublas_its_own_kernels_multiply(void)
     }
 }
 
-/* variant: cublas, or [table|window][-exclusive][-hybrid|-graphs] */
+/* variant: cublas, or [table|window][-exclusive][-hybrid|-graphs]. Those with windows wait asleep,
+ * the others awake: not as time will have it. */
 int main(int argc, char **argv)
 {
     begin(argc, argv);
+    options.spin = strstr(variant, "window") != NULL ? &spin_asleep : &spin_awake;
     find_fake();
     set_budget();
     if (strcmp(variant, "cublas") == 0) {

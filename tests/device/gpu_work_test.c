@@ -9,6 +9,7 @@
 #include "engine/gpu/gpu.h"
 #include "tests/device/fakecuda/client.h"
 #include "tests/device/gpu_work.h"
+#include "tests/support/spins.h"
 #include "tests/support/test.h"
 #include "vmm/base/error.h"
 
@@ -30,6 +31,55 @@ static void a_kernel_runs_behind_what_it_was_ordered_behind(void)
     CHECK_EQ(open_work(&w), MP_OK);
     CHECK_EQ(work_once(&w), MP_OK);
     check_result(w.here);
+    close_work(&w);
+    check_nothing_lives();
+}
+
+/* The same work on one stream. */
+static enum mp_status work_until(struct work *w, const struct mp_spin *spin)
+{
+    for (uint32_t i = 0; i < COUNT; i++)
+        w->here[i] = (float)i / 100 - 3;
+    CHECK_EQ(mp_gpu_upload(w->gpu, w->stream, w->gate, w->here, BYTES), MP_OK);
+    CHECK_EQ(mp_gpu_upload(w->gpu, w->stream, w->up, w->here + COUNT, BYTES), MP_OK);
+    CHECK_EQ(queue_kernel(w, w->stream), MP_OK);
+    CHECK_EQ(mp_gpu_download(w->gpu, w->stream, w->here, w->gate, BYTES), MP_OK);
+    CHECK_EQ(mp_gpu_record(w->gpu, w->end, w->stream), MP_OK);
+    return mp_gpu_await(w->gpu, w->end, spin);
+}
+
+static void *let_go(void *arg)
+{
+    while (fake_api.calls("cuEventSynchronize") == 0)
+        usleep(1000);
+    fake_api.stall(false);
+    return arg;
+}
+
+/* Awake it asks until the work is done, asleep it never asks, and it falls asleep in time. */
+static void a_wait_is_awake_as_long_as_it_may(void)
+{
+    static const struct mp_spin short_while = { .ns = 1000000 };
+    pthread_t thread;
+    struct work w;
+
+    CHECK_EQ(open_work(&w), MP_OK);
+    fake_api.reset();
+    CHECK_EQ(work_until(&w, &spin_asleep), MP_OK);
+    CHECK_EQ(fake_api.calls("cuEventQuery"), 0);
+    CHECK_EQ(fake_api.calls("cuEventSynchronize"), 1);
+    fake_api.reset();
+    CHECK_EQ(work_until(&w, &spin_awake), MP_OK);
+    CHECK(fake_api.calls("cuEventQuery") > 0);
+    CHECK_EQ(fake_api.calls("cuEventSynchronize"), 0);
+    check_result(w.here);
+    fake_api.reset();
+    fake_api.stall(true);
+    CHECK_EQ(pthread_create(&thread, NULL, let_go, NULL), 0);
+    CHECK_EQ(work_until(&w, &short_while), MP_OK);
+    CHECK_EQ(pthread_join(thread, NULL), 0);
+    CHECK(fake_api.calls("cuEventQuery") > 1);
+    CHECK_EQ(fake_api.calls("cuEventSynchronize"), 1);
     close_work(&w);
     check_nothing_lives();
 }
@@ -212,6 +262,7 @@ int main(void)
 {
     find_fake();
     RUN(a_kernel_runs_behind_what_it_was_ordered_behind);
+    RUN(a_wait_is_awake_as_long_as_it_may);
     RUN(a_graph_gives_the_same_bits_each_time);
     RUN(nothing_is_queued_for_no_work);
     RUN(each_call_of_work_fails_once);

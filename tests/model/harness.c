@@ -58,6 +58,7 @@ static enum mp_status open_engine(const struct harness_options *options, struct 
         .seed = 1,
         .kernels = options->kernels != NULL ? mp_kernels_find(options->kernels) : mp_kernels_best(),
         .pool = h->pool,
+        .spin = options->spin,
         .clock = options->clock != NULL ? options->clock : mp_clock_monotonic(),
     };
     status = mp_policy_resolve(&options->policies, &h->config.policies);

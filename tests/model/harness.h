@@ -36,6 +36,7 @@ struct harness_options {
     const struct mp_token_heat *token_heat; /* or NULL */
     const char *decision_log;               /* or NULL; policies without options */
     struct mp_clock *clock;                 /* NULL: monotonic */
+    const struct mp_spin *spin;             /* NULL: as the pool says, 50 us */
     /* Or NULL: called when all but the engine is there; may change its configuration. */
     enum mp_status (*before_engine)(void *ctx, struct mp_engine_config *config);
     void *before_engine_ctx;

@@ -328,6 +328,34 @@ uint32_t mp_reader_wait_any(struct mp_reader *reader, struct mp_ticket *const *t
     return mp_reader_wait_any_or(reader, tickets, count, NULL);
 }
 
+static void look(const struct mp_interrupt *interrupt, bool sleeps)
+{
+    if (interrupt != NULL && interrupt->look != NULL)
+        interrupt->look(interrupt->ctx, sleeps);
+}
+
+static bool is_ready(const struct mp_interrupt *interrupt)
+{
+    return interrupt != NULL && interrupt->ready(interrupt->ctx);
+}
+
+/* Wait awake. False: neither has a ticket left, *i_p, nor is the interrupt ready, *i_p == count. */
+static bool wait_awake(const struct mp_reader *reader, struct mp_ticket *const *tickets,
+                       uint32_t count, const struct mp_interrupt *interrupt, uint32_t *i_p)
+{
+    struct mp_spin_wait wait = mp_spin_begin(reader->config.spin);
+
+    while (mp_spin_again(&wait)) {
+        *i_p = find_left(tickets, count);
+        if (*i_p < count)
+            return true;
+        look(interrupt, false);
+        if (is_ready(interrupt))
+            return true;
+    }
+    return false;
+}
+
 uint32_t mp_reader_wait_any_or(struct mp_reader *reader, struct mp_ticket *const *tickets,
                                uint32_t count, const struct mp_interrupt *interrupt)
 {
@@ -337,11 +365,11 @@ uint32_t mp_reader_wait_any_or(struct mp_reader *reader, struct mp_ticket *const
     mp_assert_none_held();
     mp_assert(count > 0);
     i = find_left(tickets, count);
-    if (i < count)
+    if (i < count || wait_awake(reader, tickets, count, interrupt, &i))
         return i;
+    look(interrupt, true);
     mp_lock(&reader->lock);
-    while ((i = find_left(tickets, count)) == count &&
-           !(interrupt != NULL && interrupt->ready(interrupt->ctx))) {
+    while ((i = find_left(tickets, count)) == count && !is_ready(interrupt)) {
         if (reader->engine->pass_locked != NULL)
             reader->engine->pass_locked(reader);
         else if (!mp_cond_wait_for(&reader->final, &reader->lock, STALL_NS) &&

@@ -7,6 +7,7 @@
 #include "vmm/backend/backend.h"
 #include "vmm/base/clock.h"
 #include "vmm/base/error.h"
+#include "vmm/base/spin.h"
 #include "vmm/io/file.h"
 #include "vmm/output/timeline.h"
 
@@ -137,10 +138,14 @@ struct mp_memory_link {
 /*
  * Ends a wait for reads early: `ready` is evaluated before the wait, after every read that ends and
  * after mp_reader_wake(), with config.by_extent also after every extent that arrives. It is called
- * with the reader's lock held and must not block.
+ * with the reader's lock held, or without it while the caller waits awake, and must not block.
  */
 struct mp_interrupt {
     bool (*ready)(void *ctx);
+    /* Optional, called without the lock: look at what could make it ready. With `sleeps` the caller
+     * does not look again before it sleeps: from now on mp_reader_wake() has to be called when it
+     * becomes ready. */
+    void (*look)(void *ctx, bool sleeps);
     void *ctx;
     bool exposed; /* the caller has nothing else to do: the pager counts the wait as exposed */
 };
@@ -157,6 +162,8 @@ struct mp_reader_config {
     uint32_t threads;        /* of the fallback, 1..64 */
     bool by_extent;          /* demands: extent by extent, not ticket by ticket */
     uint64_t chunk_bytes;    /* at most; a multiple of MP_CHUNK_ALIGN_BYTES, up to 1 GiB */
+
+    const struct mp_spin *spin; /* of who waits for a ticket; NULL: asleep */
 
     struct mp_virtual_link *link;        /* NULL: real reads. Else its clock is `clock` */
     const struct mp_memory_link *memory; /* NULL: files are read */

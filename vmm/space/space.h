@@ -72,7 +72,8 @@ struct mp_space_config {
     enum mp_addressing addressing; /* window: falls back to table, with one warning, where a frame
                                       per unit would waste more than 15 % */
     enum mp_io_mode io_mode;
-    bool populate; /* pre-fault the frames of a backend that the CPU writes to */
+    bool populate;              /* pre-fault the frames of a backend that the CPU writes to */
+    const struct mp_spin *spin; /* of waits for copies to the device tier; NULL: asleep */
 
     /*
      * For a client that maps the pages of a slot elsewhere. Units then have the same page offsets

@@ -56,6 +56,7 @@ static enum mp_status make_link(struct mp_space *space, const struct mp_space_co
         .prefetch_depth = LINK_PREFETCH_DEPTH,
         .threads = 1,
         .chunk_bytes = LINK_CHUNK_BYTES,
+        .spin = config->spin,
         .memory = &space->memory,
     };
 

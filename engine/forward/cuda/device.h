@@ -14,11 +14,13 @@
  * device_weights.c (what every token needs, on the device), device_compute.c and device_moe.c (its
  * operations), device_executors.c (who computes experts), device_lists.c (work lists of their
  * kernels), device_expert_gemm.c (experts with many rows), device_queue.c (parallel executors),
- * device_graph.c and device_graph_*.c (steps as CUDA graphs).
+ * device_ended.c (what the step hears of them), device_graph.c and device_graph_*.c (steps as CUDA
+ * graphs).
  *
  * Arrays are those of the state's table (engine/forward/state.h), with pinned copies on the host of
  * those that are transferred. The engine's thread queues work; it waits for the device once per MoE
- * layer for the scores, and for experts as the step does.
+ * layer for the scores, and for experts as the step does: awake for a bounded time
+ * (vmm/base/spin.h), then asleep.
  *
  * One stream carries the transformer and the experts of the device tier, a second one the experts
  * that are read in place over the link, a third one the copies around experts of the CPU. They need
@@ -30,10 +32,9 @@
  * count). */
 struct mp_device_batch {
     uint32_t layer, first, count;
-    uint32_t parts, rows; /* slices in the list, and the sum of their rows */
-    mp_cu_event start,
-        end;           /* recorded before and after it on the queue's stream; not for the CPU */
-    uint64_t start_ns; /* when it was queued */
+    uint32_t parts, rows;   /* slices in the list, and the sum of their rows */
+    mp_cu_event start, end; /* before and behind it on the queue's stream; the CPU's: end, alone */
+    uint64_t start_ns;      /* of the CPU's */
 };
 
 #define MP_DEVICE_BATCHES 16
@@ -41,19 +42,26 @@ struct mp_device_batch {
 /* Most tokens of kernels that read each weight once. */
 #define MP_DEVICE_FEW_TOKENS 8u
 
-/* An executor: a queue of batches, and a thread that waits for their end, or computes them. */
+/*
+ * An executor: a queue of batches. The CPU's has a thread that computes them. That of a stream is
+ * looked at by the step's thread; one of its own waits for its oldest batch when the step's thread
+ * sleeps for something else.
+ */
 struct mp_device_queue {
     struct mp_device *device;
     uint32_t executor; /* its index in the list that policies see */
     uint32_t scratch;  /* its part of gemm_x and gemm_up; not for the CPU */
-    bool on_cpu;       /* the thread computes; else it waits for the stream */
+    bool on_cpu;
     mp_cu_stream stream;
     unsigned track;
     pthread_t thread;
     bool running;
     struct mp_cond work;
     struct mp_device_batch batches[MP_DEVICE_BATCHES];
-    uint64_t taken, done; /* device->lock; batch i stands at i % MP_DEVICE_BATCHES */
+    /* The thread has the oldest batch, or all of the CPU's: then it alone writes `done`, else the
+     * step's thread does. Cleared with release. */
+    _Atomic bool watched;
+    uint64_t taken, done; /* batch i stands at i % MP_DEVICE_BATCHES; the CPU's: device->lock */
 };
 
 /* Addresses on the device; 0: it does not have the array. */
@@ -85,13 +93,16 @@ struct mp_device {
         uint32_t tokens;
     } ahead;
 
+    mp_cu_event seen;                /* recorded last by mp_device_finish() */
+    uint64_t seen_count;             /* waits for it */
+    uint64_t seen_ns, seen_batches;  /* when it was seen, and the stream's batches before it */
     struct mp_error op_error;        /* first error of an operation since the last status */
     struct mp_device_graphs *graphs; /* NULL: the host drives every step */
 
     struct mp_device_queue queues[MP_EXECUTORS_MAX]; /* one for each row of mp_gpu_costs() */
     uint32_t queue_count;
     struct mp_mutex lock;      /* rank LEAF */
-    struct mp_cond ended_some; /* a batch has ended */
+    struct mp_cond ended_some; /* a thread has reported a batch */
 
     /* Work lists of the current layer. The step's thread fills them, the queues' threads read them.
      */
@@ -107,7 +118,6 @@ struct mp_device {
 
     uint32_t *ended;              // (E * slices): needs of batches that have ended; device->lock
     _Atomic uint32_t ended_count; /* written under device->lock; read alone by any_ended() */
-    uint64_t last_end_ns;         /* of a batch; device->lock */
     struct mp_costs measured;     /* of the executors, updated during the run; device->lock */
     struct mp_error error;        /* first error of a batch since the last query; device->lock */
     bool stop;                    /* device->lock */
@@ -275,21 +285,37 @@ enum mp_status mp_device_graph_again(struct mp_device *device, uint32_t tokens,
 /* device_queue.c */
 enum mp_status mp_device_queues_open(struct mp_device *device) MP_MUST_CHECK;
 void mp_device_queues_close(struct mp_device *device);
-/* Report work that ended without a queue. */
-void mp_device_notify_ended(struct mp_device *device, const struct mp_expert_work *work,
-                            uint32_t count);
+/* Work under way? */
+bool mp_device_queue_works(const struct mp_device_queue *queue);
+/* Have the threads wait for the oldest batch of each queue. */
+void mp_device_watch_locked(struct mp_device *device);
+/* The oldest batch of a queue that is not watched has ended, or waiting for it has failed with the
+ * thread's error: report it. */
+void mp_device_conclude(struct mp_device_queue *queue, enum mp_status status);
 /* The next batch of a queue, for the caller to fill; blocks while all are in use. */
 struct mp_device_batch *mp_device_next_batch(struct mp_device_queue *queue);
-/* Hand over a batch, filled and queued on the stream, to the queue's thread. */
+/* Hand over a batch, filled and queued on the stream. */
 void mp_device_hand_over(struct mp_device_queue *queue);
 /* After an error: wait until all streams and threads are idle. */
 void mp_device_settle(struct mp_device *device);
-/* Operations of a compute: needs(*count_p) := needs of all batches that have ended. */
+
+/*
+ * device_ended.c. add: these needs have ended. Operations of a compute: ended: needs(*count_p) :=
+ * needs of all batches that have ended.
+ */
+void mp_device_add_ended_locked(struct mp_device *device, const struct mp_expert_work *work,
+                                uint32_t count);
+void mp_device_notify_ended(struct mp_device *device, const struct mp_expert_work *work,
+                            uint32_t count);
 enum mp_status mp_device_ended(struct mp_compute *c, bool wait, uint32_t *needs,
                                uint32_t *count_p) MP_MUST_CHECK;
 bool mp_device_any_ended(struct mp_compute *c);
-/* When the last batch was seen to end, by the engine's clock; 0: never. */
-uint64_t mp_device_last_end_ns(struct mp_device *device);
+void mp_device_look(struct mp_compute *c, bool sleeps);
 bool mp_device_pool_taken(struct mp_compute *c);
+/* device->seen has been waited for. */
+void mp_device_note_seen(struct mp_device *device);
+/* From the end of the last experts on the transformer's stream to what was waited for behind them,
+ * by the device's clock; UINT64_MAX: not known. */
+uint64_t mp_device_since_experts_ns(struct mp_device *device);
 
 #endif

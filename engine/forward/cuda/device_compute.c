@@ -318,6 +318,7 @@ const struct mp_compute_ops mp_device_compute_ops = {
     .shared = mp_device_shared,
     .ended = mp_device_ended,
     .any_ended = mp_device_any_ended,
+    .look = mp_device_look,
     .pool_taken = mp_device_pool_taken,
     .combine = mp_device_compute_combine,
     .combine_done = mp_device_combine_done,

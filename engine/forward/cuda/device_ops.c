@@ -70,9 +70,15 @@ enum mp_status mp_device_status(struct mp_device *device)
 
 enum mp_status mp_device_finish(struct mp_device *device)
 {
-    const enum mp_status status = mp_device_status(device);
+    enum mp_status status = mp_device_status(device);
 
-    return status == MP_OK ? mp_gpu_finish(device->gpu, mp_device_stream(device)) : status;
+    if (status == MP_OK)
+        status = mp_gpu_record(device->gpu, device->seen, mp_device_stream(device));
+    if (status == MP_OK)
+        status = mp_gpu_await(device->gpu, device->seen, device->engine->config.spin);
+    if (status == MP_OK)
+        mp_device_note_seen(device);
+    return status;
 }
 
 void mp_device_launch(struct mp_device *device, enum mp_cuda_kernel kernel, const void *params)

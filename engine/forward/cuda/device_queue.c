@@ -1,10 +1,13 @@
 /*
- * Parallel executors: each is a queue of batches with a thread. The step's thread queues kernels on
- * a stream and hands the batch over; the queue's thread waits for the event behind it and reports
- * it. The CPU's thread computes its batches itself, over the compute pool. The kernels of a batch
- * are not known here (device_lists.c).
+ * Parallel executors: each is a queue of batches. The step's thread queues kernels on a stream, an
+ * event behind them, and hands the batch over; it looks at the event when it wants to know what has
+ * ended (device_ended.c). The CPU's batches are computed by a thread, over the compute pool. The
+ * kernels of a batch are not known here (device_lists.c).
  *
  *     taken - done == batches under way <= MP_DEVICE_BATCHES
+ *
+ * A queue of a stream has a thread, too, which sleeps unless the queue is watched: when the step's
+ * thread is about to sleep for several things at once, each such thread waits for its oldest batch.
  *
  * Memory that a batch used may be moved as soon as its end is reported, so the end is reported only
  * after the device is known to have finished. If even that cannot be determined, the device is
@@ -65,19 +68,9 @@ static enum mp_status run_on_cpu(struct mp_device_queue *queue, const struct mp_
     for (uint32_t i = 0; i < batch->count && status == MP_OK; i++)
         status = work[i].slice == 0 ? send_rows(queue, &work[i].rows) : MP_OK;
     if (status == MP_OK)
-        status = mp_gpu_finish(device->gpu, queue->stream);
-    if (status != MP_OK)
-        finish_stream(device, queue->stream);
-    return status;
-}
-
-static enum mp_status await(struct mp_device_queue *queue, const struct mp_device_batch *batch)
-{
-    const enum mp_status status = mp_gpu_wait(queue->device->gpu, batch->end);
-
-    if (status != MP_OK)
-        finish_stream(queue->device, queue->stream);
-    return status;
+        status = mp_gpu_record(device->gpu, batch->end, queue->stream);
+    return status == MP_OK ? mp_gpu_await(device->gpu, batch->end, device->engine->config.spin)
+                           : status;
 }
 
 /* A cost that was measured moves those that are known towards it, a sixteenth of the way. Costs are
@@ -102,19 +95,53 @@ static void adjust(struct mp_executor *cost, const struct mp_device_batch *batch
     cost->token_ns = (uint64_t)((double)cost->token_ns * ratio + 0.5);
 }
 
-/* What the batch took; 0: not known. */
-static uint64_t measure(struct mp_device_queue *queue, const struct mp_device_batch *batch,
-                        uint64_t begin_ns, uint64_t end_ns)
+/* Between two events of a stream; 0: not known. */
+static uint64_t elapsed_ns(const struct mp_device *device, mp_cu_event from, mp_cu_event to)
 {
     float ms = 0;
 
-    if (queue->on_cpu)
-        return end_ns - begin_ns;
-    if (mp_gpu_elapsed(queue->device->gpu, batch->start, batch->end, &ms) != MP_OK) {
+    if (mp_gpu_elapsed(device->gpu, from, to, &ms) != MP_OK) {
         mp_error_clear();
         return 0;
     }
     return (uint64_t)((double)ms * 1e6);
+}
+
+uint64_t mp_device_since_experts_ns(struct mp_device *device)
+{
+    const struct mp_device_queue *queue = &device->queues[MP_EXECUTOR_HOME];
+    uint64_t ns = 0;
+
+    if (queue->taken > 0 && device->seen_batches == queue->taken)
+        ns = elapsed_ns(device, queue->batches[(queue->taken - 1) % MP_DEVICE_BATCHES].end,
+                        device->seen);
+    return ns > 0 ? ns : UINT64_MAX;
+}
+
+/* When the oldest batch ended: now, or before something behind it that has been seen. */
+static uint64_t end_of(const struct mp_device_queue *queue, const struct mp_device_batch *batch,
+                       uint64_t now_ns)
+{
+    const struct mp_device *device = queue->device;
+
+    if (queue != &device->queues[MP_EXECUTOR_HOME] || queue->watched ||
+        queue->done >= device->seen_batches)
+        return now_ns;
+    return device->seen_ns - elapsed_ns(device, batch->end, device->seen);
+}
+
+static void draw(const struct mp_device_queue *queue, const struct mp_device_batch *batch,
+                 uint64_t ns)
+{
+    const struct mp_engine_config *config = &queue->device->engine->config;
+    uint64_t end_ns;
+
+    if (config->timeline == NULL)
+        return;
+    end_ns = end_of(queue, batch, mp_clock_now_ns(config->clock));
+    mp_timeline_span(
+        config->timeline, queue->track, "experts", ns < end_ns ? end_ns - ns : 0, end_ns,
+        &(struct mp_timeline_args){ { "experts", "rows" }, { batch->count, batch->rows } });
 }
 
 static void note_cost_locked(struct mp_device_queue *queue, const struct mp_device_batch *batch,
@@ -128,23 +155,9 @@ static void note_cost_locked(struct mp_device_queue *queue, const struct mp_devi
     adjust(cost, batch, slices, ns > cost->handoff_ns ? ns - cost->handoff_ns : 0);
 }
 
-static void add_ended_locked(struct mp_device *device, const struct mp_expert_work *work,
-                             uint32_t count)
-{
-    uint32_t ended = atomic_load_explicit(&device->ended_count, memory_order_relaxed);
-
-    mp_assert_held(&device->lock);
-    /* All slices of an expert that needs nothing loaded are one need. */
-    for (uint32_t i = 0; i < count; i++) {
-        if (work[i].executor == MP_EXECUTOR_HOME || work[i].slice == 0)
-            device->ended[ended++] = work[i].need;
-    }
-    atomic_store_explicit(&device->ended_count, ended, memory_order_release);
-}
-
-/* The batch has ended: report it. */
+/* `ns`: what the batch took; 0: not known. */
 static void report(struct mp_device_queue *queue, const struct mp_device_batch *batch,
-                   enum mp_status status, uint64_t ns, uint64_t end_ns)
+                   enum mp_status status, uint64_t ns)
 {
     struct mp_device *device = queue->device;
 
@@ -153,165 +166,126 @@ static void report(struct mp_device_queue *queue, const struct mp_device_batch *
         device->error = *mp_error_last();
     if (status == MP_OK)
         note_cost_locked(queue, batch, ns);
-    add_ended_locked(device, device->work + batch->first, batch->count);
+    mp_device_add_ended_locked(device, device->work + batch->first, batch->count);
     queue->done++;
-    device->last_end_ns = end_ns;
-    mp_cond_broadcast(&device->ended_some);
+    atomic_store_explicit(&queue->watched, queue->on_cpu && queue->taken != queue->done,
+                          memory_order_release);
     mp_unlock(&device->lock);
-    mp_pager_wake(device->engine->pager);
 }
 
-void mp_device_notify_ended(struct mp_device *device, const struct mp_expert_work *work,
-                            uint32_t count)
+void mp_device_conclude(struct mp_device_queue *queue, enum mp_status status)
 {
-    mp_lock(&device->lock);
-    add_ended_locked(device, work, count);
-    mp_unlock(&device->lock);
+    struct mp_device *device = queue->device;
+    const struct mp_engine_config *config = &device->engine->config;
+    const struct mp_device_batch batch = queue->batches[queue->done % MP_DEVICE_BATCHES];
+    uint64_t ns = 0;
+
+    if (status != MP_OK)
+        finish_stream(device, queue->stream);
+    else if (queue->on_cpu)
+        ns = mp_clock_now_ns(config->clock) - batch.start_ns;
+    else if (!config->deterministic || config->timeline != NULL)
+        ns = elapsed_ns(device, batch.start, batch.end);
+    draw(queue, &batch, ns);
+    report(queue, &batch, status, ns);
+    mp_error_clear(); /* it is the batch's */
 }
 
 static void *queue_main(void *arg)
 {
     struct mp_device_queue *queue = arg;
     struct mp_device *device = queue->device;
-    struct mp_clock *clock = device->engine->config.clock;
 
     pthread_setname_np(pthread_self(), "mp-executor");
     mp_lock(&device->lock);
     while (!device->stop) {
-        struct mp_device_batch batch;
-        uint64_t begin_ns, end_ns, ns;
-        enum mp_status status;
+        struct mp_device_batch *batch = &queue->batches[queue->done % MP_DEVICE_BATCHES];
 
-        if (queue->taken == queue->done) {
+        if (!queue->watched) {
             mp_cond_wait(&queue->work, &device->lock);
             continue;
         }
-        batch = queue->batches[queue->done % MP_DEVICE_BATCHES];
         mp_unlock(&device->lock);
-        begin_ns = mp_clock_now_ns(clock);
-        status = queue->on_cpu ? run_on_cpu(queue, &batch) : await(queue, &batch);
-        end_ns = mp_clock_now_ns(clock);
-        ns = status == MP_OK ? measure(queue, &batch, begin_ns, end_ns) : 0;
-        mp_timeline_span(
-            device->engine->config.timeline, queue->track, "experts",
-            ns > 0 && ns < end_ns ? end_ns - ns : begin_ns, end_ns,
-            &(struct mp_timeline_args){ { "experts", "rows" }, { batch.count, batch.rows } });
-        report(queue, &batch, status, ns, end_ns);
+        if (queue->on_cpu)
+            batch->start_ns = mp_clock_now_ns(device->engine->config.clock);
+        mp_device_conclude(queue, queue->on_cpu ? run_on_cpu(queue, batch)
+                                                : mp_gpu_wait(device->gpu, batch->end));
+        mp_pager_wake(device->engine->pager);
         mp_lock(&device->lock);
+        mp_cond_broadcast(&device->ended_some);
     }
     mp_unlock(&device->lock);
     return NULL;
 }
 
+bool mp_device_queue_works(const struct mp_device_queue *queue)
+{
+    return atomic_load_explicit(&queue->watched, memory_order_acquire) ||
+           queue->taken != queue->done;
+}
+
+void mp_device_watch_locked(struct mp_device *device)
+{
+    mp_assert_held(&device->lock);
+    for (uint32_t i = 0; i < device->queue_count; i++) {
+        struct mp_device_queue *queue = &device->queues[i];
+
+        if (queue->watched || queue->taken == queue->done)
+            continue;
+        queue->watched = true;
+        mp_cond_signal(&queue->work);
+    }
+}
+
 struct mp_device_batch *mp_device_next_batch(struct mp_device_queue *queue)
 {
     struct mp_device *device = queue->device;
+    struct mp_device_batch *batch = &queue->batches[queue->taken % MP_DEVICE_BATCHES];
 
+    if (!atomic_load_explicit(&queue->watched, memory_order_acquire) &&
+        queue->taken - queue->done < MP_DEVICE_BATCHES)
+        return batch;
     mp_lock(&device->lock);
-    while (queue->taken - queue->done == MP_DEVICE_BATCHES)
+    while (queue->taken - queue->done == MP_DEVICE_BATCHES) {
+        mp_device_watch_locked(device);
         mp_cond_wait(&device->ended_some, &device->lock);
+    }
     mp_unlock(&device->lock);
-    return &queue->batches[queue->taken % MP_DEVICE_BATCHES];
+    return batch;
 }
 
 void mp_device_hand_over(struct mp_device_queue *queue)
 {
+    if (!queue->on_cpu) {
+        queue->taken++;
+        return;
+    }
     mp_lock(&queue->device->lock);
     queue->taken++;
+    queue->watched = true;
     mp_cond_signal(&queue->work);
     mp_unlock(&queue->device->lock);
+}
+
+static bool any_works(const struct mp_device *device)
+{
+    bool works = false;
+
+    for (uint32_t i = 0; i < device->queue_count; i++)
+        works |= mp_device_queue_works(&device->queues[i]);
+    return works;
 }
 
 void mp_device_settle(struct mp_device *device)
 {
     mp_lock(&device->lock);
-    for (uint32_t i = 0; i < device->queue_count; i++) {
-        while (device->queues[i].taken != device->queues[i].done)
-            mp_cond_wait(&device->ended_some, &device->lock);
+    while (any_works(device)) {
+        mp_device_watch_locked(device);
+        mp_cond_wait(&device->ended_some, &device->lock);
     }
     mp_unlock(&device->lock);
     for (uint32_t i = 0; i < device->queue_count; i++)
         finish_stream(device, device->queues[i].stream);
-}
-
-/* The rest of the costs is the step's thread's own. */
-static void follow_locked(struct mp_device *device)
-{
-    const struct mp_costs *measured = &device->measured;
-    struct mp_costs *costs = &device->engine->costs;
-
-    mp_assert_held(&device->lock);
-    for (uint32_t x = 0; x < costs->executor_count; x++) {
-        costs->executors[x].fixed_ns = measured->executors[x].fixed_ns;
-        costs->executors[x].token_ns = measured->executors[x].token_ns;
-    }
-}
-
-/* Nothing to report yet? A deterministic run reports all work together: leases that end one by one
- * would let time choose what is evicted. */
-static bool is_waiting_locked(const struct mp_device *device)
-{
-    bool working = false;
-
-    mp_assert_held(&device->lock);
-    for (uint32_t i = 0; i < device->queue_count; i++)
-        working |= device->queues[i].taken != device->queues[i].done;
-    return atomic_load_explicit(&device->ended_count, memory_order_relaxed) == 0 ||
-           (working && device->engine->config.deterministic);
-}
-
-enum mp_status mp_device_ended(struct mp_compute *c, bool wait, uint32_t *needs, uint32_t *count_p)
-{
-    struct mp_device *device = mp_device_of(c);
-    enum mp_status status;
-    uint32_t count;
-
-    mp_lock(&device->lock);
-    while (wait && is_waiting_locked(device))
-        mp_cond_wait(&device->ended_some, &device->lock);
-    count = atomic_load_explicit(&device->ended_count, memory_order_relaxed);
-    memcpy(needs, device->ended, count * sizeof(needs[0]));
-    atomic_store_explicit(&device->ended_count, 0, memory_order_release);
-    status = device->error.status;
-    if (status != MP_OK)
-        mp_error_set(&device->error);
-    device->error.status = MP_OK;
-    if (!device->engine->config.deterministic)
-        follow_locked(device);
-    mp_unlock(&device->lock);
-    *count_p = count;
-    return status;
-}
-
-bool mp_device_any_ended(struct mp_compute *c)
-{
-    struct mp_device *device = mp_device_of(c);
-
-    /* A deterministic run looks for ended work only when nothing else is left to wait for. */
-    return !device->engine->config.deterministic &&
-           atomic_load_explicit(&device->ended_count, memory_order_acquire) > 0;
-}
-
-uint64_t mp_device_last_end_ns(struct mp_device *device)
-{
-    uint64_t ns;
-
-    mp_lock(&device->lock);
-    ns = device->last_end_ns;
-    mp_unlock(&device->lock);
-    return ns;
-}
-
-bool mp_device_pool_taken(struct mp_compute *c)
-{
-    struct mp_device *device = mp_device_of(c);
-    bool taken = false;
-
-    mp_lock(&device->lock);
-    for (uint32_t i = 0; i < device->queue_count; i++)
-        taken |= device->queues[i].on_cpu && device->queues[i].taken != device->queues[i].done;
-    mp_unlock(&device->lock);
-    return taken;
 }
 
 static enum mp_status open_events(struct mp_device_queue *queue)
@@ -346,10 +320,10 @@ enum mp_status mp_device_queues_open(struct mp_device *device)
         if (timeline != NULL)
             queue->track = mp_timeline_add_track(timeline, all.executors[i].name);
         status = mp_gpu_stream_open(device->gpu, &queue->stream);
-        if (status == MP_OK && !queue->on_cpu)
+        if (status == MP_OK)
             status = open_events(queue);
     }
-    return status;
+    return status == MP_OK ? mp_gpu_event_open(device->gpu, true, &device->seen) : status;
 }
 
 enum mp_status mp_device_start(struct mp_device *device)
@@ -391,6 +365,7 @@ void mp_device_stop(struct mp_device *device)
 
 void mp_device_queues_close(struct mp_device *device)
 {
+    mp_gpu_event_close(device->gpu, device->seen);
     for (uint32_t i = 0; i < device->queue_count; i++) {
         struct mp_device_queue *queue = &device->queues[i];
 

@@ -5,6 +5,7 @@
 #include <inttypes.h>
 
 #include "tests/device/vmm/cuda_world.h"
+#include "tests/support/spins.h"
 
 #define CHUNK 65536
 #define TICKETS 6
@@ -40,6 +41,8 @@ static enum mp_status finish(void *ctx, const struct mp_ticket *ticket)
     return w->refuse_finish ? mp_fail(MP_ERR_BUSY, "E_TEST", "not finished") : MP_OK;
 }
 
+static const struct mp_spin *spin = &spin_asleep; /* of links that are opened */
+
 static void open_link(struct link_world *w)
 {
     struct mp_reader_config config = {
@@ -48,6 +51,7 @@ static void open_link(struct link_world *w)
         .prefetch_depth = 1,
         .threads = 1,
         .chunk_bytes = CHUNK,
+        .spin = spin,
         .memory = &w->memory,
     };
 
@@ -249,9 +253,9 @@ static void hooks_can_refuse(void)
  * with it fails or is whole, and afterwards all is as before. */
 static void calls_that_fail_fail_their_tickets(void)
 {
-    static const char *const calls[] = { "cuMemcpyHtoDAsync_v2", "cuEventRecord",
-                                         "cuEventSynchronize", "later:cuMemcpyHtoDAsync_v2",
-                                         "cuMemcpyDtoHAsync_v2" };
+    const char *const calls[] = { "cuMemcpyHtoDAsync_v2", "cuEventRecord",
+                                  spin == &spin_awake ? "cuEventQuery" : "cuEventSynchronize",
+                                  "later:cuMemcpyHtoDAsync_v2", "cuMemcpyDtoHAsync_v2" };
     struct link_world w;
 
     for (size_t i = 0; i < MP_ARRAY_LEN(calls); i++) {
@@ -281,6 +285,55 @@ static void calls_that_fail_fail_their_tickets(void)
     }
 }
 
+struct looker {
+    struct link_world *w;
+    unsigned looks;
+    bool slept, is_ready;
+};
+
+static bool looker_ready(void *ctx)
+{
+    return ((struct looker *)ctx)->is_ready;
+}
+
+static void looker_look(void *ctx, bool sleeps)
+{
+    struct looker *looker = ctx;
+
+    CHECK(!looker->slept);
+    looker->slept = sleeps;
+    looker->looks++;
+    if (looker->looks == 5)
+        looker->is_ready = true;
+}
+
+/* Who waits awake is asked to look, and told before he sleeps. */
+static void a_wait_looks_at_its_interrupt(void)
+{
+    struct link_world w;
+    struct mp_ticket *ticket;
+
+    for (int is_awake = 0; is_awake < 2; is_awake++) {
+        struct looker looker = { .w = &w, .is_ready = !is_awake };
+        const struct mp_interrupt interrupt = { .ready = looker_ready,
+                                                .look = looker_look,
+                                                .ctx = &looker };
+
+        spin = is_awake ? &spin_awake : &spin_asleep;
+        open_link(&w);
+        fake_api.stall(true);
+        ticket = prepare(&w, 0, false, MP_PRIORITY_DEMAND);
+        mp_reader_submit(w.reader, ticket);
+        CHECK_EQ(mp_reader_wait_any_or(w.reader, &ticket, 1, &interrupt), 1);
+        CHECK_EQ(looker.looks, is_awake ? 5 : 1);
+        CHECK_EQ(looker.slept, !is_awake);
+        fake_api.stall(false);
+        CHECK_EQ(mp_reader_wait_any_or(w.reader, &ticket, 1, NULL), 0);
+        close_link(&w);
+    }
+    spin = &spin_asleep;
+}
+
 int main(void)
 {
     setenv("FAKECUDA_GRANULE", "65536", 1);
@@ -291,5 +344,6 @@ int main(void)
     RUN(held_tickets_wait_to_be_let_go);
     RUN(hooks_can_refuse);
     RUN(calls_that_fail_fail_their_tickets);
+    RUN(a_wait_looks_at_its_interrupt);
     return 0;
 }

@@ -27,7 +27,7 @@ static void a_device_that_is_lost_ends_the_run(void)
         const struct cli cli = { .args = { "run", "--model", CLI_MODEL, "--prompt",
                                            "sort 5 3 9 1 ->", "--max-tokens", "6", "--ctx", "64",
                                            "--device", "cuda", "--budget", "50%", "--addressing",
-                                           i % 2 ? "window" : "table" },
+                                           i % 2 ? "window" : "table", "--spin-us", "0" },
                                  .env = { driver, losses[i], "FAKECUDA_GRANULE=4096" } };
 
         cli_expect(&cli, 5, "moepager: error[E_CUDA]: ");
@@ -115,7 +115,8 @@ static void a_driver_that_hangs_ends_the_run(void)
         { "FAKECUDA_FAIL=cuMemCreate,2,-1", "device 0", "cuMemCreate;" },
         { "FAKECUDA_FAIL=cuMemcpyHtoDAsync_v2,30,-1", "device 0", "cu" },
         { "FAKECUDA_FAIL=cuEventSynchronize,9,-1", "device 0", "cu" },
-        { "FAKECUDA_FAIL=cuStreamSynchronize,9,-1", "device 0", "cu" },
+        { "FAKECUDA_FAIL=cuEventQuery,9,-1", "device 0", "cu" },
+        { "FAKECUDA_FAIL=cuStreamSynchronize,2,-1", "device 0", "cu" },
         { "FAKECUDA_FAIL=cuLaunchKernel,20,-1", "device 0", "cu" },
         { "FAKECUDA_FAIL=cuMemUnmap,1,-1", "device 0", "cuMemUnmap;" },
     };
@@ -123,9 +124,11 @@ static void a_driver_that_hangs_ends_the_run(void)
     const char *limit_s = cli_is_sanitized() ? "15" : "5";
 
     for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        const bool asleep = strstr(cases[i].hang, "Synchronize") != NULL;
         const struct cli cli = { .args = { "run", "--model", CLI_MODEL, "--prompt", "a",
                                            "--max-tokens", "4", "--ctx", "64", "--device", "cuda",
-                                           "--budget", "50%", "--watchdog", limit_s },
+                                           "--budget", "50%", "--watchdog", limit_s, "--spin-us",
+                                           asleep ? "0" : "100000" },
                                  .env = { driver, cases[i].hang } };
         struct cli_result result;
         char said[128];

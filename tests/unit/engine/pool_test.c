@@ -378,6 +378,45 @@ static void options_choose_threads_and_binding(void)
     CHECK_EQ(mp_opt_set_one(mp_pool_opts, "MOEPAGER_", &config, "THREADS", "1025"), MP_ERR_CONFIG);
 }
 
+/* ---- threads beside it */
+
+static bool spared;
+
+static void note_spared(void *ctx, uint64_t part, unsigned thread)
+{
+    const struct mp_spin *spin = ctx;
+
+    (void)part;
+    (void)thread;
+    spared = spin->spares(spin->ctx);
+}
+
+/* Two of them, by the same setting; beside a pool at work only if there are processors for all. */
+static void threads_beside_a_pool_wait_awake_where_a_processor_is_left(void)
+{
+    const struct mp_spin *spin;
+    struct mp_pool *pool;
+    cpu_set_t set;
+    unsigned cpus;
+
+    CHECK_EQ(sched_getaffinity(0, sizeof(set), &set), 0);
+    cpus = (unsigned)CPU_COUNT(&set);
+    for (unsigned threads = 1; threads <= cpus && threads <= 4; threads++) {
+        pool = make(threads, 20);
+        spin = mp_pool_spin(pool);
+        CHECK_EQ(spin->ns, 20000);
+        for (unsigned i = 0; i < 2; i++) {
+            CHECK_EQ(spin->spares(spin->ctx), cpus >= 2);
+            mp_pool_run(pool, note_spared, (void *)(uintptr_t)spin, 1);
+            CHECK_EQ(spared, threads + 2 <= cpus);
+        }
+        mp_pool_destroy(pool);
+    }
+    pool = make(cpus + 1, 20);
+    CHECK_EQ(mp_pool_spin(pool)->ns, 0);
+    mp_pool_destroy(pool);
+}
+
 int main(void)
 {
     count_threads_at_start();
@@ -393,5 +432,6 @@ int main(void)
     RUN(helpers_are_bound_and_the_caller_is_not);
     RUN(what_cannot_be_bound_runs_unbound);
     RUN(options_choose_threads_and_binding);
+    RUN(threads_beside_a_pool_wait_awake_where_a_processor_is_left);
     return 0;
 }
