@@ -188,7 +188,7 @@ static void show(const char *what, bool graphs, uint32_t tokens, uint32_t ctx, u
         CHECK_EQ(c.work.copies, 4);
         CHECK_EQ(c.waits, 1);
     }
-    if (spin == &spin_awake && percent == 100)
+    if (spin == &spin_awake)
         CHECK_EQ(c.asleep, 0);
     else if (percent == 100)
         CHECK_EQ(c.asleep, c.waits + layers * !graphs); /* and each layer's experts */

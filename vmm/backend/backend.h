@@ -100,10 +100,11 @@ struct mp_backend_ops {
      * streams may be used in parallel, also with calls for frames and windows.
      *
      * stream_copy() queues a copy; source and destination must stay valid until an event recorded
-     * after it has been waited for. event_record() queues an event; event_wait() blocks until the
-     * stream has reached it. MP_ERR_DEVICE from event_wait(): a copy queued before the event
-     * failed, or something else on the device did; nothing queued since the last successful wait
-     * counts as done. stream_close() waits for queued copies, unless the device is lost.
+     * after it has been reached. event_record() queues an event; event_wait() sleeps until the
+     * stream has reached it, event_query() says whether it has. MP_ERR_DEVICE from either: a copy
+     * queued before the event failed, or something else on the device did; nothing queued since the
+     * last event that was reached counts as done. stream_close() waits for queued copies, unless
+     * the device is lost.
      */
     enum mp_status (*stream_open)(struct mp_backend *backend, struct mp_stream **stream_p);
     void (*stream_close)(struct mp_backend *backend, struct mp_stream *stream);
@@ -113,6 +114,8 @@ struct mp_backend_ops {
                                    unsigned event);
     enum mp_status (*event_wait)(struct mp_backend *backend, struct mp_stream *stream,
                                  unsigned event);
+    enum mp_status (*event_query)(struct mp_backend *backend, struct mp_stream *stream,
+                                  unsigned event, bool *reached_p);
 
     /* Optional. True once the device is lost for good: every call then fails, and memory that was
      * passed to copies may still be in use. Any thread. */

@@ -171,6 +171,17 @@ static enum mp_status fault_event_wait(struct mp_backend *backend, struct mp_str
     return status != MP_OK ? status : fault->inner->ops->event_wait(fault->inner, stream, event);
 }
 
+static enum mp_status fault_event_query(struct mp_backend *backend, struct mp_stream *stream,
+                                        unsigned event, bool *reached_p)
+{
+    struct fault_backend *fault = fault_of(backend);
+    const enum mp_status status = step(fault, "event_query");
+
+    mp_assert(event < MP_STREAM_EVENTS);
+    return status != MP_OK ? status
+                           : fault->inner->ops->event_query(fault->inner, stream, event, reached_p);
+}
+
 static bool fault_lost(struct mp_backend *backend)
 {
     struct mp_backend *inner = fault_of(backend)->inner;
@@ -241,6 +252,7 @@ const struct mp_backend_ops mp_backend_fault = {
     .stream_copy = fault_stream_copy,
     .event_record = fault_event_record,
     .event_wait = fault_event_wait,
+    .event_query = fault_event_query,
     .lost = fault_lost,
     .lost_bytes = fault_lost_bytes,
     .reads_host = fault_reads_host,

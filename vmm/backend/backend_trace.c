@@ -137,6 +137,17 @@ static enum mp_status trace_event_wait(struct mp_backend *backend, struct mp_str
     return status;
 }
 
+static enum mp_status trace_event_query(struct mp_backend *backend, struct mp_stream *stream,
+                                        unsigned event, bool *reached_p)
+{
+    struct mp_backend *inner = inner_of(backend);
+    const enum mp_status status = inner->ops->event_query(inner, stream, event, reached_p);
+
+    mp_assert(event < MP_STREAM_EVENTS);
+    mp_log_trace("trace", "event_query %u: %s", event, mp_status_str(status));
+    return status;
+}
+
 static bool trace_lost(struct mp_backend *backend)
 {
     struct mp_backend *inner = inner_of(backend);
@@ -212,6 +223,7 @@ const struct mp_backend_ops mp_backend_trace = {
     .stream_copy = trace_stream_copy,
     .event_record = trace_event_record,
     .event_wait = trace_event_wait,
+    .event_query = trace_event_query,
     .lost = trace_lost,
     .lost_bytes = trace_lost_bytes,
     .reads_host = trace_reads_host,

@@ -5,6 +5,11 @@
  * Copies of one stream are executed in order, and the space relies on that: a slot may be filled by
  * a ticket that was submitted after the one that empties it.
  *
+ * While chunks are in flight the thread looks at the event of the oldest again and again, for a
+ * bounded time, and takes up tickets that come meanwhile: it would be told of the end late, and a
+ * link is idle as long. Then, or where chunks take longer anyway, it sleeps in the driver. It also
+ * sleeps when nothing is in flight.
+ *
  * If an event cannot be recorded or waited for, it is unknown what was copied: everything in flight
  * fails, and the stream is closed, which waits for it, before another ticket may use the memory.
  * The next chunk opens a new stream.
@@ -16,8 +21,12 @@
 
 #include "vmm/base/assert.h"
 #include "vmm/base/log.h"
+#include "vmm/base/spin.h"
 #include "vmm/base/thread.h"
 #include "vmm/io/reader_int.h"
+
+/* A chunk takes as long as the link needs, so the thread waits awake for longer than others do. */
+#define SPINS 4
 
 struct flight {
     struct mp_ticket *ticket;
@@ -31,6 +40,10 @@ struct link_state {
     /* Chunks in flight, oldest at `first`; a chunk's index is its event's too. */
     struct flight flights[MP_STREAM_EVENTS];
     uint32_t first, count;
+    struct mp_spin spin;
+    struct mp_spin_wait wait; /* for the oldest chunk */
+    bool slow;                /* the last chunk took longer than anybody waits awake */
+    _Atomic bool woken;       /* relaxed: a ticket came, which the lock publishes */
 };
 
 static const struct mp_memory_link *memory_of(const struct mp_reader *reader)
@@ -167,6 +180,13 @@ static void cut_locked(struct mp_reader *reader, struct mp_ticket *ticket, struc
         mp_ticket_list_remove(&reader->lists[ticket->priority], ticket);
 }
 
+/* A chunk has become the oldest. */
+static void begin_wait(struct link_state *state)
+{
+    state->wait = mp_spin_begin(&state->spin);
+    state->wait.start_ns = mp_clock_now_ns(mp_clock_monotonic());
+}
+
 /* Queue one chunk of a ticket that has started. */
 static void queue_locked(struct mp_reader *reader, struct link_state *state,
                          struct mp_ticket *ticket)
@@ -191,6 +211,8 @@ static void queue_locked(struct mp_reader *reader, struct link_state *state,
         complete_locked(reader, &flight, true);
         return;
     }
+    if (state->count == 0)
+        begin_wait(state);
     state->flights[event] = flight;
     state->count++;
     status = backend->ops->event_record(backend, state->stream, event);
@@ -199,20 +221,45 @@ static void queue_locked(struct mp_reader *reader, struct link_state *state,
         reset_locked(reader, state);
 }
 
+static bool was_slow(const struct link_state *state)
+{
+    return mp_clock_now_ns(mp_clock_monotonic()) - state->wait.start_ns >= state->spin.ns;
+}
+
+/* Wait for the oldest chunk. Without an error *reached_p stays false if a ticket has come. */
+static enum mp_status await_oldest(struct mp_backend *backend, struct link_state *state,
+                                   bool *reached_p)
+{
+    enum mp_status status;
+
+    while (!state->slow && mp_spin_again(&state->wait)) {
+        status = backend->ops->event_query(backend, state->stream, state->first, reached_p);
+        if (status != MP_OK || *reached_p ||
+            atomic_exchange_explicit(&state->woken, false, memory_order_relaxed))
+            return status;
+    }
+    status = backend->ops->event_wait(backend, state->stream, state->first);
+    *reached_p = true;
+    state->slow = was_slow(state);
+    return status;
+}
+
 static void wait_oldest_locked(struct mp_reader *reader, struct link_state *state)
 {
     struct mp_backend *backend = memory_of(reader)->backend;
     const struct flight flight = state->flights[state->first];
+    bool reached = false;
     enum mp_status status;
 
     mp_assert(state->count > 0);
     mp_unlock(&reader->lock);
-    status = backend->ops->event_wait(backend, state->stream, state->first);
+    status = await_oldest(backend, state, &reached);
     mp_lock(&reader->lock);
-    if (status != MP_OK) {
+    if (status != MP_OK)
         reset_locked(reader, state);
+    if (status != MP_OK || !reached)
         return;
-    }
+    begin_wait(state);
     state->first = (state->first + 1) % MP_STREAM_EVENTS;
     state->count--;
     complete_locked(reader, &flight, false);
@@ -256,6 +303,10 @@ static enum mp_status link_start(struct mp_reader *reader, void **state_p)
     mp_assert(backend->ops->stream_open != NULL);
     if (state == NULL)
         return mp_fail_no_memory("the link", sizeof(*state));
+    if (reader->config.spin != NULL) {
+        state->spin = *reader->config.spin;
+        state->spin.ns *= SPINS;
+    }
     status = backend->ops->stream_open(backend, &state->stream);
     if (status != MP_OK) {
         free(state);
@@ -277,7 +328,10 @@ static enum mp_status link_start(struct mp_reader *reader, void **state_p)
 
 static void link_wake_locked(struct mp_reader *reader)
 {
+    struct link_state *state = reader->engine_state;
+
     mp_assert_held(&reader->lock);
+    atomic_store_explicit(&state->woken, true, memory_order_relaxed);
     mp_cond_signal(&reader->work);
 }
 

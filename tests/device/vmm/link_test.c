@@ -285,6 +285,99 @@ static void calls_that_fail_fail_their_tickets(void)
     }
 }
 
+/* A ticket of one chunk, down. */
+static struct mp_ticket *prepare_chunk(struct link_world *w, uint32_t index)
+{
+    struct mp_ticket *t = prepare(w, index, false, MP_PRIORITY_DEMAND);
+
+    t->extents[0].bytes = t->extents[0].need_bytes = CHUNK;
+    t->extent_count = 1;
+    return t;
+}
+
+static void wait_for_calls(const char *name, uint64_t count)
+{
+    while (fake_api.calls(name) < count)
+        usleep(1000);
+}
+
+/* Awake a copy costs no wait in the driver, asleep each chunk costs one. When nothing is in flight,
+ * nobody asks. */
+static void copies_are_waited_for_awake(void)
+{
+    const uint64_t chunks = (BYTES + CHUNK - 1) / CHUNK;
+    struct link_world w;
+    uint64_t asked;
+
+    for (int is_awake = 0; is_awake < 2; is_awake++) {
+        spin = is_awake ? &spin_awake : &spin_asleep;
+        open_link(&w);
+        fake_api.reset();
+        CHECK_EQ(run(&w, 0, false), MP_TICKET_DONE);
+        CHECK_EQ(fake_api.calls("cuEventSynchronize"), is_awake ? 0 : chunks);
+        asked = fake_api.calls("cuEventQuery");
+        CHECK(is_awake ? asked >= chunks : asked == 0);
+        usleep(5000);
+        CHECK_EQ(fake_api.calls("cuEventQuery"), asked);
+        CHECK_EQ(run(&w, 0, true), MP_TICKET_DONE);
+        CHECK(came_back(&w, 0));
+        close_link(&w);
+    }
+    spin = &spin_asleep;
+}
+
+/* A chunk that does not end in time is slept for. The next one is, too, at once; it turns out to be
+ * quick, so the ones behind it are waited for awake again. */
+static void a_slow_link_is_waited_for_asleep(void)
+{
+    static const struct mp_spin short_while = { .ns = 50000000 }; /* four times that */
+    struct link_world w;
+    uint64_t asked;
+
+    spin = &short_while;
+    open_link(&w);
+    fake_api.reset();
+    fake_api.stall(true);
+    mp_reader_submit(w.reader, prepare_chunk(&w, 0));
+    wait_for_calls("cuEventSynchronize", 1);
+    asked = fake_api.calls("cuEventQuery");
+    CHECK(asked > 1);
+    fake_api.stall(false);
+    mp_reader_wait(w.reader, &w.tickets[0]);
+    mp_reader_submit(w.reader, prepare_chunk(&w, 1));
+    mp_reader_wait(w.reader, &w.tickets[1]);
+    CHECK_EQ(fake_api.calls("cuEventSynchronize"), 2);
+    CHECK_EQ(fake_api.calls("cuEventQuery"), asked);
+    mp_reader_submit(w.reader, prepare_chunk(&w, 2));
+    mp_reader_wait(w.reader, &w.tickets[2]);
+    CHECK_EQ(fake_api.calls("cuEventSynchronize"), 2);
+    CHECK(fake_api.calls("cuEventQuery") > asked);
+    close_link(&w);
+    spin = &spin_asleep;
+}
+
+/* What comes while a copy is in flight is queued behind it at once. */
+static void a_ticket_is_taken_while_another_is_copied(void)
+{
+    struct link_world w;
+
+    spin = &spin_awake;
+    open_link(&w);
+    fake_api.reset();
+    fake_api.stall(true);
+    mp_reader_submit(w.reader, prepare_chunk(&w, 0));
+    wait_for_calls("cuEventQuery", 2);
+    mp_reader_submit(w.reader, prepare(&w, 1, false, MP_PRIORITY_DEMAND));
+    wait_for_calls("cuMemcpyHtoDAsync_v2", 3); /* as many as may be in flight */
+    CHECK_EQ(mp_ticket_state(&w.tickets[0]), MP_TICKET_STARTED);
+    fake_api.stall(false);
+    mp_reader_wait(w.reader, &w.tickets[1]);
+    CHECK_EQ(mp_ticket_state(&w.tickets[0]), MP_TICKET_DONE);
+    CHECK_EQ(mp_ticket_state(&w.tickets[1]), MP_TICKET_DONE);
+    close_link(&w);
+    spin = &spin_asleep;
+}
+
 struct looker {
     struct link_world *w;
     unsigned looks;
@@ -334,6 +427,13 @@ static void a_wait_looks_at_its_interrupt(void)
     spin = &spin_asleep;
 }
 
+static void calls_that_fail_fail_their_tickets_awake(void)
+{
+    spin = &spin_awake;
+    calls_that_fail_fail_their_tickets();
+    spin = &spin_asleep;
+}
+
 int main(void)
 {
     setenv("FAKECUDA_GRANULE", "65536", 1);
@@ -344,6 +444,10 @@ int main(void)
     RUN(held_tickets_wait_to_be_let_go);
     RUN(hooks_can_refuse);
     RUN(calls_that_fail_fail_their_tickets);
+    RUN(calls_that_fail_fail_their_tickets_awake);
+    RUN(copies_are_waited_for_awake);
+    RUN(a_slow_link_is_waited_for_asleep);
+    RUN(a_ticket_is_taken_while_another_is_copied);
     RUN(a_wait_looks_at_its_interrupt);
     return 0;
 }

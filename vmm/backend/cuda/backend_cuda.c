@@ -369,6 +369,7 @@ const struct mp_backend_ops mp_backend_cuda = {
     .stream_copy = mp_cuda_stream_copy,
     .event_record = mp_cuda_event_record,
     .event_wait = mp_cuda_event_wait,
+    .event_query = mp_cuda_event_query,
     .lost = cuda_lost,
     .lost_bytes = cuda_lost_bytes,
     .reads_host = cuda_reads_host,

@@ -229,6 +229,22 @@ enum mp_status mp_cuda_event_wait(struct mp_backend *backend, struct mp_stream *
                         "cuEventSynchronize", "copies");
 }
 
+enum mp_status mp_cuda_event_query(struct mp_backend *backend, struct mp_stream *stream,
+                                   unsigned event, bool *reached_p)
+{
+    struct cuda_backend *self = mp_cuda_self(backend);
+    const enum mp_status status = mp_cuda_enter(self);
+    mp_cu_result result;
+
+    mp_assert(event < MP_STREAM_EVENTS);
+    if (status != MP_OK)
+        return status;
+    result = self->cuda->call.event_query(stream->events[event]);
+    *reached_p = result == MP_CU_SUCCESS;
+    return result == MP_CU_ERROR_NOT_READY ? MP_OK
+                                           : mp_cuda_note(self, result, "cuEventQuery", "copies");
+}
+
 enum mp_status mp_cuda_window_reserve(struct mp_backend *backend, uint64_t bytes, void **address_p)
 {
     struct cuda_backend *self = mp_cuda_self(backend);
