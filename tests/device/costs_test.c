@@ -163,6 +163,23 @@ static void a_device_and_the_cpu_follow_what_work_costs(void)
     what_work_costs_is_followed("cpu", "auto");
 }
 
+/* Of a copy over the link, and of experts, by the device's clock. */
+static void a_load_costs_what_the_device_says(void)
+{
+    struct mp_session session;
+
+    fake_api.elapsed(2);
+    choose("cuda", "lru", false);
+    settings.run.probe = MP_PROBE_OFF;
+    open_session(MODEL, &session);
+    generate(&session);
+    CHECK(mp_engine_counters(session.engine)->loads > 0);
+    CHECK_EQ(costs_of(&session)->load_ns, 2000000);
+    mp_session_close(&session);
+    fake_api.elapsed(0);
+    check_nothing_lives();
+}
+
 /* The measured link is slow, a change of opinion is due every four tokens. */
 static void shares_move_where_costs_are_known(void)
 {
@@ -348,6 +365,7 @@ int main(void)
     RUN(a_deterministic_run_has_frozen_costs);
     RUN(what_depends_on_copies_is_refused_in_a_deterministic_run);
     RUN(a_device_and_the_cpu_follow_what_work_costs);
+    RUN(a_load_costs_what_the_device_says);
     RUN(shares_move_where_costs_are_known);
     RUN(shares_move_although_guesses_keep_the_link_busy);
     return 0;

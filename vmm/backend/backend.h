@@ -103,8 +103,9 @@ struct mp_backend_ops {
      * after it has been reached. event_record() queues an event; event_wait() sleeps until the
      * stream has reached it, event_query() says whether it has. MP_ERR_DEVICE from either: a copy
      * queued before the event failed, or something else on the device did; nothing queued since the
-     * last event that was reached counts as done. stream_close() waits for queued copies, unless
-     * the device is lost.
+     * last event that was reached counts as done. event_elapsed(): the time between two events that
+     * were reached, by the device's clock. stream_close() waits for queued copies, unless the
+     * device is lost.
      */
     enum mp_status (*stream_open)(struct mp_backend *backend, struct mp_stream **stream_p);
     void (*stream_close)(struct mp_backend *backend, struct mp_stream *stream);
@@ -116,6 +117,8 @@ struct mp_backend_ops {
                                  unsigned event);
     enum mp_status (*event_query)(struct mp_backend *backend, struct mp_stream *stream,
                                   unsigned event, bool *reached_p);
+    enum mp_status (*event_elapsed)(struct mp_backend *backend, struct mp_stream *stream,
+                                    unsigned from, unsigned to, uint64_t *ns_p);
 
     /* Optional. True once the device is lost for good: every call then fails, and memory that was
      * passed to copies may still be in use. Any thread. */

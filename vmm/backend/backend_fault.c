@@ -182,6 +182,17 @@ static enum mp_status fault_event_query(struct mp_backend *backend, struct mp_st
                            : fault->inner->ops->event_query(fault->inner, stream, event, reached_p);
 }
 
+static enum mp_status fault_event_elapsed(struct mp_backend *backend, struct mp_stream *stream,
+                                          unsigned from, unsigned to, uint64_t *ns_p)
+{
+    struct fault_backend *fault = fault_of(backend);
+    const enum mp_status status = step(fault, "event_elapsed");
+
+    mp_assert(from < MP_STREAM_EVENTS && to < MP_STREAM_EVENTS);
+    return status != MP_OK ? status
+                           : fault->inner->ops->event_elapsed(fault->inner, stream, from, to, ns_p);
+}
+
 static bool fault_lost(struct mp_backend *backend)
 {
     struct mp_backend *inner = fault_of(backend)->inner;
@@ -253,6 +264,7 @@ const struct mp_backend_ops mp_backend_fault = {
     .event_record = fault_event_record,
     .event_wait = fault_event_wait,
     .event_query = fault_event_query,
+    .event_elapsed = fault_event_elapsed,
     .lost = fault_lost,
     .lost_bytes = fault_lost_bytes,
     .reads_host = fault_reads_host,

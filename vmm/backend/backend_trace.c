@@ -148,6 +148,17 @@ static enum mp_status trace_event_query(struct mp_backend *backend, struct mp_st
     return status;
 }
 
+static enum mp_status trace_event_elapsed(struct mp_backend *backend, struct mp_stream *stream,
+                                          unsigned from, unsigned to, uint64_t *ns_p)
+{
+    struct mp_backend *inner = inner_of(backend);
+    const enum mp_status status = inner->ops->event_elapsed(inner, stream, from, to, ns_p);
+
+    mp_assert(from < MP_STREAM_EVENTS && to < MP_STREAM_EVENTS);
+    mp_log_trace("trace", "event_elapsed %u %u: %s", from, to, mp_status_str(status));
+    return status;
+}
+
 static bool trace_lost(struct mp_backend *backend)
 {
     struct mp_backend *inner = inner_of(backend);
@@ -224,6 +235,7 @@ const struct mp_backend_ops mp_backend_trace = {
     .event_record = trace_event_record,
     .event_wait = trace_event_wait,
     .event_query = trace_event_query,
+    .event_elapsed = trace_event_elapsed,
     .lost = trace_lost,
     .lost_bytes = trace_lost_bytes,
     .reads_host = trace_reads_host,

@@ -174,7 +174,7 @@ static void submit(struct mp_reader *reader, struct mp_ticket *ticket, bool held
     assert_extents(reader, ticket);
     memset(&ticket->error, 0, sizeof(ticket->error));
     ticket->submitted_ns = mp_clock_now_ns(reader->config.clock);
-    ticket->started_ns = ticket->done_ns = ticket->read_bytes = 0;
+    ticket->started_ns = ticket->done_ns = ticket->copy_ns = ticket->read_bytes = 0;
     ticket->next_extent = ticket->chunks_in_flight = 0;
     ticket->next_offset = 0;
     memset(ticket->extent_chunks, 0, sizeof(ticket->extent_chunks));

@@ -77,6 +77,7 @@ struct mp_ticket {
     /* Set by the reader; read them after mp_ticket_state() returned a final state. */
     struct mp_error error;
     uint64_t submitted_ns, started_ns, done_ns;
+    uint64_t copy_ns; /* over a memory link: of its chunks, by the device's clock; 0: not known */
     uint64_t
         read_bytes; /* bytes returned by the kernel; with `direct` up to a block more per read */
 

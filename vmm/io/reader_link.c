@@ -27,6 +27,8 @@
 
 /* A chunk takes as long as the link needs, so the thread waits awake for longer than others do. */
 #define SPINS 4
+/* One event stands before the oldest chunk. */
+#define DEPTH_MAX (MP_STREAM_EVENTS - 1)
 
 struct flight {
     struct mp_ticket *ticket;
@@ -187,6 +189,12 @@ static void begin_wait(struct link_state *state)
     state->wait.start_ns = mp_clock_now_ns(mp_clock_monotonic());
 }
 
+/* The event before chunk `event`: behind the chunk before it, or recorded for it. */
+static uint32_t event_before(uint32_t event)
+{
+    return (event + MP_STREAM_EVENTS - 1) % MP_STREAM_EVENTS;
+}
+
 /* Queue one chunk of a ticket that has started. */
 static void queue_locked(struct mp_reader *reader, struct link_state *state,
                          struct mp_ticket *ticket)
@@ -197,12 +205,14 @@ static void queue_locked(struct mp_reader *reader, struct link_state *state,
     struct piece piece;
     enum mp_status status = MP_OK;
 
-    mp_assert(state->count < MP_STREAM_EVENTS);
+    mp_assert(state->count < DEPTH_MAX);
     cut_locked(reader, ticket, &flight, &piece);
     mp_unlock(&reader->lock);
     atomic_fetch_add_explicit(&reader->requests, 1, memory_order_relaxed);
     if (state->stream == NULL)
         status = backend->ops->stream_open(backend, &state->stream);
+    if (status == MP_OK && state->count == 0)
+        status = backend->ops->event_record(backend, state->stream, event_before(event));
     if (status == MP_OK)
         status = backend->ops->stream_copy(backend, state->stream, piece.copy, piece.dst, piece.src,
                                            flight.bytes);
@@ -244,22 +254,37 @@ static enum mp_status await_oldest(struct mp_backend *backend, struct link_state
     return status;
 }
 
+/* What the link needed for the oldest chunk. That nobody can say is no error. */
+static uint64_t copy_ns(struct mp_backend *backend, struct link_state *state)
+{
+    uint64_t ns = 0;
+
+    if (backend->ops->event_elapsed(backend, state->stream, event_before(state->first),
+                                    state->first, &ns) != MP_OK)
+        mp_error_clear();
+    return ns;
+}
+
 static void wait_oldest_locked(struct mp_reader *reader, struct link_state *state)
 {
     struct mp_backend *backend = memory_of(reader)->backend;
     const struct flight flight = state->flights[state->first];
     bool reached = false;
+    uint64_t ns = 0;
     enum mp_status status;
 
     mp_assert(state->count > 0);
     mp_unlock(&reader->lock);
     status = await_oldest(backend, state, &reached);
+    if (status == MP_OK && reached)
+        ns = copy_ns(backend, state);
     mp_lock(&reader->lock);
     if (status != MP_OK)
         reset_locked(reader, state);
     if (status != MP_OK || !reached)
         return;
     begin_wait(state);
+    flight.ticket->copy_ns += ns;
     state->first = (state->first + 1) % MP_STREAM_EVENTS;
     state->count--;
     complete_locked(reader, &flight, false);
@@ -273,7 +298,7 @@ static void *run(void *arg)
 
     mp_lock(&reader->lock);
     state = reader->engine_state;
-    depth = reader->config.depth < MP_STREAM_EVENTS ? reader->config.depth : MP_STREAM_EVENTS;
+    depth = reader->config.depth < DEPTH_MAX ? reader->config.depth : DEPTH_MAX;
     for (;;) {
         struct mp_ticket *ticket = state->count < depth ? mp_reader_first_locked(reader) : NULL;
 

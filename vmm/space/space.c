@@ -228,7 +228,7 @@ uint64_t mp_space_read_ns(const struct mp_space *space, uint32_t unit)
     const struct mp_ticket *ticket = &unit_of(space, unit)->ticket;
 
     mp_assert(mp_space_state(space, unit) == MP_RES_VALID && ticket->done_ns >= ticket->started_ns);
-    return ticket->done_ns - ticket->started_ns;
+    return ticket->copy_ns > 0 ? ticket->copy_ns : ticket->done_ns - ticket->started_ns;
 }
 
 const struct mp_error *mp_space_unit_error(const struct mp_space *space, uint32_t unit)

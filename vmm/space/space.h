@@ -201,7 +201,8 @@ void mp_space_tell(struct mp_space *space, int event_fd);
  */
 const void *mp_space_piece(const struct mp_space *space, uint32_t unit, uint32_t k);
 
-/* Duration of the read of a VALID unit, from its first byte to its last. */
+/* Duration of the read of a VALID unit, from its first byte to its last; with a host tier, what its
+ * copy took of the link. */
 uint64_t mp_space_read_ns(const struct mp_space *space, uint32_t unit);
 
 /* The error of a FAILED unit, until it is loaded again. */

@@ -378,6 +378,34 @@ static void a_ticket_is_taken_while_another_is_copied(void)
     spin = &spin_asleep;
 }
 
+/* Each chunk takes what the device's clock says between the events around it, whatever is in flight
+ * before it, and however long the host waited. */
+static void copies_are_timed_by_the_device(void)
+{
+    const uint64_t chunks = (BYTES + CHUNK - 1) / CHUNK;
+    struct link_world w;
+
+    open_link(&w);
+    fake_api.elapsed(3);
+    for (uint32_t k = 0; k < 2; k++)
+        mp_reader_submit(w.reader, prepare(&w, k, false, MP_PRIORITY_DEMAND));
+    for (uint32_t k = 0; k < 2; k++) {
+        mp_reader_wait(w.reader, &w.tickets[k]);
+        CHECK_EQ(w.tickets[k].copy_ns, 3000000 * chunks);
+    }
+    fake_api.elapsed(0);
+    for (uint32_t k = 0; k < 3; k++) {
+        CHECK_EQ(run(&w, k, true), MP_TICKET_DONE);
+        CHECK(w.tickets[k].copy_ns > 0);
+        CHECK(w.tickets[k].copy_ns <= w.tickets[k].done_ns - w.tickets[k].started_ns);
+    }
+    fake_api.fail("cuEventElapsedTime", 0, 1, true);
+    CHECK_EQ(run(&w, 0, false), MP_TICKET_DONE);
+    CHECK_EQ(w.tickets[0].copy_ns, 0);
+    fake_api.reset();
+    close_link(&w);
+}
+
 struct looker {
     struct link_world *w;
     unsigned looks;
@@ -448,6 +476,7 @@ int main(void)
     RUN(copies_are_waited_for_awake);
     RUN(a_slow_link_is_waited_for_asleep);
     RUN(a_ticket_is_taken_while_another_is_copied);
+    RUN(copies_are_timed_by_the_device);
     RUN(a_wait_looks_at_its_interrupt);
     return 0;
 }

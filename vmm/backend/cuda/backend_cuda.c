@@ -370,6 +370,7 @@ const struct mp_backend_ops mp_backend_cuda = {
     .event_record = mp_cuda_event_record,
     .event_wait = mp_cuda_event_wait,
     .event_query = mp_cuda_event_query,
+    .event_elapsed = mp_cuda_event_elapsed,
     .lost = cuda_lost,
     .lost_bytes = cuda_lost_bytes,
     .reads_host = cuda_reads_host,

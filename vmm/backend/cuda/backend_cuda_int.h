@@ -91,6 +91,8 @@ enum mp_status mp_cuda_event_wait(struct mp_backend *backend, struct mp_stream *
                                   unsigned event) MP_MUST_CHECK;
 enum mp_status mp_cuda_event_query(struct mp_backend *backend, struct mp_stream *stream,
                                    unsigned event, bool *reached_p) MP_MUST_CHECK;
+enum mp_status mp_cuda_event_elapsed(struct mp_backend *backend, struct mp_stream *stream,
+                                     unsigned from, unsigned to, uint64_t *ns_p) MP_MUST_CHECK;
 enum mp_status mp_cuda_window_reserve(struct mp_backend *backend, uint64_t bytes,
                                       void **address_p) MP_MUST_CHECK;
 void mp_cuda_window_free(struct mp_backend *backend, void *address, uint64_t bytes);

@@ -57,9 +57,7 @@ enum mp_status mp_cuda_stream_open(struct mp_backend *backend, struct mp_stream 
                           "cuStreamCreateWithPriority", self->device.name);
     for (unsigned i = 0; status == MP_OK && i < MP_STREAM_EVENTS; i++)
         status =
-            mp_cuda_note(self,
-                         call->event_create(&stream->events[i],
-                                            MP_CU_EVENT_BLOCKING_SYNC | MP_CU_EVENT_DISABLE_TIMING),
+            mp_cuda_note(self, call->event_create(&stream->events[i], MP_CU_EVENT_BLOCKING_SYNC),
                          "cuEventCreate", self->device.name);
     if (status != MP_OK) {
         mp_cuda_stream_close(backend, stream);
@@ -243,6 +241,23 @@ enum mp_status mp_cuda_event_query(struct mp_backend *backend, struct mp_stream 
     *reached_p = result == MP_CU_SUCCESS;
     return result == MP_CU_ERROR_NOT_READY ? MP_OK
                                            : mp_cuda_note(self, result, "cuEventQuery", "copies");
+}
+
+enum mp_status mp_cuda_event_elapsed(struct mp_backend *backend, struct mp_stream *stream,
+                                     unsigned from, unsigned to, uint64_t *ns_p)
+{
+    struct cuda_backend *self = mp_cuda_self(backend);
+    enum mp_status status = mp_cuda_enter(self);
+    float ms = 0;
+
+    mp_assert(from < MP_STREAM_EVENTS && to < MP_STREAM_EVENTS);
+    if (status == MP_OK)
+        status = mp_cuda_note(
+            self, self->cuda->call.event_elapsed(&ms, stream->events[from], stream->events[to]),
+            "cuEventElapsedTime", "copies");
+    if (status == MP_OK)
+        *ns_p = (uint64_t)((double)ms * 1e6);
+    return status;
 }
 
 enum mp_status mp_cuda_window_reserve(struct mp_backend *backend, uint64_t bytes, void **address_p)
