@@ -86,6 +86,11 @@ struct mp_compute_ops {
                    const struct mp_norm *norm, float *scores);
     /* Wait for scores(T, E) of the last router(). */
     enum mp_status (*read_scores)(struct mp_compute *c, float *scores);
+    /* Optional: behind router() of the layer that is open, compute the prediction that router()
+     * would give of x and this later layer's norm, too. It comes with read_scores(), without
+     * another wait; read_guess() is after that. */
+    void (*guess)(struct mp_compute *c, uint32_t layer);
+    void (*read_guess)(struct mp_compute *c, float *scores);
     /* Optional: weights(T, R) := the weights of these experts, for models whose weights are not the
      * scores used for the choice; of the last router() that was not a prediction. */
     void (*weigh)(struct mp_compute *c, uint32_t layer, const uint32_t *experts, float *weights);

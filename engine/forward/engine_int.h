@@ -22,6 +22,9 @@ struct mp_predict_state {
     struct mp_llapor_learner *learner; /* or NULL */
 
     bool alone;      /* without the pool, which experts have */
+    bool asked;      /* for the next layer's gate, in the current layer */
+    bool guesses;    /* that was asked for in the last layer that has a next one */
+    bool guess_here; /* the compute has it */
     bool shared;     /* the shared expert of the current layer has been computed */
     bool input_here; /* state.xn on the host is, or will be, that of the current layer */
 

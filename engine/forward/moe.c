@@ -16,7 +16,7 @@ void mp_engine_open_layer(struct mp_engine *engine, uint32_t moe_layer)
     struct mp_compute *c = engine->compute;
 
     engine->predict.chosen = NULL;
-    engine->predict.shared = false;
+    engine->predict.shared = engine->predict.guess_here = false;
     engine->predict.input_here = c->ops->show == NULL;
     if (engine->state.done != NULL)
         memset(engine->state.done, 0, (size_t)engine->tokens * engine->shape.top_k);
@@ -53,6 +53,22 @@ enum mp_status mp_engine_bring_input(struct mp_engine *engine)
     return engine->compute->ops->wait(engine->compute);
 }
 
+/* What the next layer's gate says is probably asked for, as it was in the layer before: then it
+ * comes with this layer's scores. */
+static void guess_next(struct mp_engine *engine, uint32_t moe_layer)
+{
+    struct mp_predict_state *p = &engine->predict;
+    struct mp_compute *c = engine->compute;
+
+    if (moe_layer > 0)
+        p->guesses = p->asked;
+    p->asked = false;
+    if (!p->guesses || c->ops->guess == NULL || moe_layer + 1 == engine->shape.layers)
+        return;
+    c->ops->guess(c, engine->layer_of[moe_layer + 1]);
+    p->guess_here = true;
+}
+
 static enum mp_status op_scores(void *ctx, uint32_t moe_layer, float *scores)
 {
     struct mp_engine *engine = ctx;
@@ -63,6 +79,7 @@ static enum mp_status op_scores(void *ctx, uint32_t moe_layer, float *scores)
         return status;
     mp_engine_open_layer(engine, moe_layer);
     c->ops->router(c, engine->layer_of[moe_layer], MP_ARRAY_XN, NULL, scores);
+    guess_next(engine, moe_layer);
     if (host_looks(engine))
         show_input(engine);
     status = c->ops->read_scores(c, scores);

@@ -20,11 +20,17 @@
 #include "vmm/base/error.h"
 #include "vmm/base/log.h"
 
-static enum mp_status gate_scores(struct mp_engine *engine, uint32_t target, float *scores)
+static enum mp_status gate_scores(struct mp_engine *engine, uint32_t moe_layer, uint32_t target,
+                                  float *scores)
 {
     struct mp_compute *c = engine->compute;
     const uint32_t layer = engine->layer_of[target];
 
+    engine->predict.asked |= target == moe_layer + 1;
+    if (engine->predict.guess_here && target == moe_layer + 1) {
+        c->ops->read_guess(c, scores);
+        return MP_OK;
+    }
     c->ops->router(c, layer, MP_ARRAY_X, &c->weights->layers[layer].ffn_norm, scores);
     return c->ops->read_scores(c, scores);
 }
@@ -81,7 +87,7 @@ enum mp_status mp_engine_source_scores(struct mp_engine *engine, uint32_t moe_la
 {
     source = mp_engine_source_of(engine, moe_layer, target, source);
     if (source == MP_SCORES_GATE)
-        return gate_scores(engine, target, scores);
+        return gate_scores(engine, moe_layer, target, scores);
     if (source == MP_SCORES_PARTIAL)
         return mp_engine_scores_partial(engine, moe_layer, target, scores);
     return host_scores(engine, moe_layer, target, source, scores);

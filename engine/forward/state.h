@@ -48,8 +48,8 @@
     A(PARTIAL_RANK, partial_rank, float, OWN, (0), (P, R, H),                                      \
       "a predictor") /* those that are there */                                                    \
     A(PARTIAL_ROW, partial_row, uint32_t, STAGED, (0), (P, R), "a predictor") /* their numbers */  \
-    A(ROW, row, float, OWN, (T), (T), "activations")       /* the shared expert's gate */          \
-    A(SCORES, scores, float, STAGED, (0), (T, E), "lists") /* the router's probabilities */        \
+    A(ROW, row, float, OWN, (T), (T), "activations")          /* the shared expert's gate */       \
+    A(SCORES, scores, float, STAGED, (0), (2, T, E), "lists") /* the router's, a guess's */        \
     A(GATES, gates, float, OWN, (G, E), (0), "lists") /* scores that give the experts' weights */  \
     A(WEIGHT, weight, float, STAGED, (0), (T, R), "lists") /* of the combine */                    \
     A(ACT, act, float, OWN, (0), (T, R, X), "activations") /* of all experts of a layer */         \

@@ -35,6 +35,7 @@ struct counts {
 };
 
 static const struct mp_spin *spin; /* of engines that are opened */
+static const char *predictor;      /* or NULL */
 
 /* ---- locks, of moepager's own code (tests/tests.cmake) */
 
@@ -135,6 +136,10 @@ static struct counts step(bool graphs, uint32_t tokens, uint32_t ctx, unsigned p
     options.graphs = graphs;
     options.spin = spin;
     options.policies.profile = "lru";
+    if (predictor != NULL) {
+        options.policies.policy[MP_POLICY_PREDICT] = predictor;
+        options.policies.policy[MP_POLICY_PREFETCH] = "top";
+    }
     plan = harness_plan(&options, NULL);
     if (percent < 100)
         options.budget_bytes =
@@ -217,6 +222,20 @@ static void waits_are_asleep_where_no_processor_is_left(void)
     show("graph, 1 token, asleep", true, 1, 64, 100);
     show("host-driven, 1 token, asleep", false, 1, 64, 100);
     show("host-driven, 1 token, 25 %, asleep", false, 1, 64, 25);
+}
+
+/* What the next layer's gate says comes with a layer's scores. */
+static void a_guess_costs_no_wait(void)
+{
+    uint32_t layers;
+    struct counts c;
+
+    spin = &spin_awake;
+    predictor = "gate";
+    c = step(false, 1, 64, 25, &layers);
+    predictor = NULL;
+    print("host-driven, gate, 25 %", &c, layers);
+    CHECK_EQ(c.waits, layers + 1);
 }
 
 /* ---- misses where they are wanted: the pair of experts of each layer, by position */
@@ -310,6 +329,7 @@ int main(void)
     setenv("FAKECUDA_GRANULE", "4096", 1);
     find_fake();
     RUN(steps_have_few_kernels);
+    RUN(a_guess_costs_no_wait);
     RUN(waits_are_asleep_where_no_processor_is_left);
     RUN(a_layer_with_misses_costs_a_wait);
     return 0;

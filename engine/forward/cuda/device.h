@@ -93,6 +93,7 @@ struct mp_device {
         uint32_t tokens;
     } ahead;
 
+    bool guessed;                    /* scores of a guess stand behind those of the router */
     mp_cu_event seen;                /* recorded last by mp_device_finish() */
     uint64_t seen_count;             /* waits for it */
     uint64_t seen_ns, seen_batches;  /* when it was seen, and the stream's batches before it */
@@ -208,12 +209,14 @@ void mp_device_queue_result(struct mp_device *device, uint32_t wanted);
 void mp_device_read_result(struct mp_device *device, uint32_t wanted);
 
 /* device_moe.c: operations of a compute; router: scores := softmax(router x); gate: the same of xe
- * := norm(x), to state.scores; combine: x += the sum of the experts' (token, rank) results and the
+ * := norm(x); combine: x += the sum of the experts' (token, rank) results and the
  * shared expert's, weighted by state.weight. */
 void mp_device_open_layer(struct mp_compute *c, uint32_t moe_layer);
 void mp_device_compute_router(struct mp_compute *c, uint32_t layer, enum mp_array in,
                               const struct mp_norm *norm, float *scores);
 enum mp_status mp_device_read_scores(struct mp_compute *c, float *scores) MP_MUST_CHECK;
+void mp_device_guess(struct mp_compute *c, uint32_t layer);
+void mp_device_read_guess(struct mp_compute *c, float *scores);
 void mp_device_shared(struct mp_compute *c, uint32_t layer);
 void mp_device_compute_combine(struct mp_compute *c, uint32_t layer, const float *weights);
 void mp_device_combine_done(struct mp_compute *c, uint32_t layer, const float *weights);
@@ -223,7 +226,7 @@ void mp_device_router(struct mp_device *device, uint32_t layer, mp_cu_ptr x, mp_
 bool mp_device_route(struct mp_device *device, uint32_t layer, mp_cu_ptr x, mp_cu_ptr scores,
                      struct mp_cuda_route *route);
 void mp_device_gate(struct mp_device *device, uint32_t layer, mp_cu_ptr x,
-                    const struct mp_norm *norm);
+                    const struct mp_norm *norm, mp_cu_ptr scores);
 void mp_device_combine(struct mp_device *device, mp_cu_ptr x, mp_cu_ptr rank);
 
 /* device_executors.c. Make the list of executors from the engine's costs. in_place: the device can

@@ -59,7 +59,7 @@ static enum mp_status gate_scores(struct mp_device *device, uint32_t moe_layer, 
     enum mp_status status;
 
     mp_device_gate(device, layer, kept_x(device, moe_layer),
-                   &device->weights.layers[layer].ffn_norm);
+                   &device->weights.layers[layer].ffn_norm, device->state.scores);
     status = mp_device_read_scores(&device->compute, scores);
     if (status == MP_OK)
         mp_engine_note_predicted(engine, start_ns);

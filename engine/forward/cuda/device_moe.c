@@ -56,12 +56,12 @@ bool mp_device_route(struct mp_device *device, uint32_t layer, mp_cu_ptr x, mp_c
 }
 
 void mp_device_gate(struct mp_device *device, uint32_t layer, mp_cu_ptr x,
-                    const struct mp_norm *norm)
+                    const struct mp_norm *norm, mp_cu_ptr scores)
 {
     const struct mp_device_state *s = &device->state;
 
     mp_device_norm(device, s->xe, x, norm, device->engine->tokens);
-    mp_device_router(device, layer, s->xe, s->scores);
+    mp_device_router(device, layer, s->xe, scores);
 }
 
 /* They stay on the device until they are read. */
@@ -73,18 +73,40 @@ void mp_device_compute_router(struct mp_compute *c, uint32_t layer, enum mp_arra
 
     (void)scores;
     if (norm != NULL)
-        mp_device_gate(device, layer, s->array[in], norm);
+        mp_device_gate(device, layer, s->array[in], norm, s->scores);
     else
         mp_device_router(device, layer, s->array[in], s->scores);
+}
+
+static uint64_t count_scores(const struct mp_compute *c)
+{
+    return (uint64_t)c->engine->tokens * c->engine->shape.experts;
+}
+
+/* A guess stands behind the scores. */
+void mp_device_guess(struct mp_compute *c, uint32_t layer)
+{
+    struct mp_device *device = mp_device_of(c);
+
+    mp_device_gate(device, layer, device->state.x, &c->weights->layers[layer].ffn_norm,
+                   device->state.scores + count_scores(c) * sizeof(float));
+    device->guessed = true;
+}
+
+void mp_device_read_guess(struct mp_compute *c, float *scores)
+{
+    memcpy(scores, c->engine->state.scores + count_scores(c), count_scores(c) * sizeof(float));
 }
 
 enum mp_status mp_device_read_scores(struct mp_compute *c, float *scores)
 {
     struct mp_device *device = mp_device_of(c);
-    const uint64_t bytes = (uint64_t)c->engine->tokens * c->engine->shape.experts * sizeof(float);
+    const uint64_t bytes = count_scores(c) * sizeof(float);
     enum mp_status status;
 
-    mp_device_download(device, c->engine->state.scores, device->state.scores, bytes);
+    mp_device_download(device, c->engine->state.scores, device->state.scores,
+                       device->guessed ? 2 * bytes : bytes);
+    device->guessed = false;
     status = mp_device_finish(device);
     if (status == MP_OK)
         memcpy(scores, c->engine->state.scores, bytes);
