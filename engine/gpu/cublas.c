@@ -342,6 +342,11 @@ uint32_t mp_gemm_tokens_min(const struct mp_gemm *gemm)
     return gemm->tokens_min;
 }
 
+bool mp_gemm_takes(uint32_t type)
+{
+    return cublas_types[type].known;
+}
+
 bool mp_gemm_uses_tensor(const struct mp_gemm *gemm, uint32_t type, uint32_t tokens)
 {
     return gemm->choice == MP_GEMM_TENSOR && tokens > TOKENS_FEW &&
@@ -394,8 +399,8 @@ enum mp_status mp_gemm_matmul(struct mp_gemm *gemm, mp_cu_stream stream,
     enum mp_status status = MP_OK;
 
     /* cuBLAS adds no bias; its numbers are ints; empty products are ours. */
-    if (params->tokens >= gemm->tokens_min && cublas_types[params->type].known &&
-        params->bias == 0 && params->rows > 0 && params->cols > 0 &&
+    if (params->tokens >= gemm->tokens_min && mp_gemm_takes(params->type) && params->bias == 0 &&
+        params->rows > 0 && params->cols > 0 &&
         (uint64_t)params->tokens * params->cols <= gemm->x_count_max)
         status = get_stream(gemm, stream, &state);
     if (status != MP_OK)

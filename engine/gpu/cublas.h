@@ -13,8 +13,9 @@
  * cuBLAS multiplies operands of one type: activations are first rounded to that of the weights, so
  * that the error of a product is at most 2^-8 (BF16) or 2^-11 (F16) of the sum of magnitudes, and
  * an F16 beyond 65504 becomes infinite, which is reported as an error of the model. Weights of type
- * F32 are multiplied in F32. The kernels do not round. So using cuBLAS changes bits; whether it is
- * used depends only on the number of tokens of a launch, never on budgets or policies.
+ * F32 are multiplied in F32. The kernels do not round. So using
+ * cuBLAS changes bits; whether it is used depends only on the number of tokens of a launch, never
+ * on budgets or policies.
  *
  * The project's kernels for tensor cores (kernels/cuda/tensor.cuh) do the same for weights of BF16
  * and F16 with more than 8 tokens, dense or of experts, if they are asked for by name: they have
@@ -65,6 +66,10 @@ uint64_t mp_gemm_bytes(uint64_t x_count_max);
 
 /* Fewest tokens of a launch for which cuBLAS is used; UINT32_MAX: never. */
 uint32_t mp_gemm_tokens_min(const struct mp_gemm *gemm);
+
+/* True if cuBLAS multiplies weights of this type; others are the kernels' with any number of
+ * tokens. */
+bool mp_gemm_takes(uint32_t type);
 
 /* True if so many tokens (or rows of an expert) are multiplied by kernels for tensor cores. */
 bool mp_gemm_uses_tensor(const struct mp_gemm *gemm, uint32_t type, uint32_t tokens);

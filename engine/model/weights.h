@@ -139,11 +139,14 @@ struct mp_expert_types {
     enum mp_wtype piece[MP_EXPERT_PIECES];
 };
 
-/* Have all three one type? What devices need. */
-static inline bool mp_expert_types_equal(const struct mp_expert_types *types)
+static inline bool mp_expert_types_same(const struct mp_expert_types *a,
+                                        const struct mp_expert_types *b)
 {
-    return types->piece[MP_PIECE_UP] == types->piece[MP_PIECE_GATE] &&
-           types->piece[MP_PIECE_DOWN] == types->piece[MP_PIECE_GATE];
+    for (int i = 0; i < MP_EXPERT_PIECES; i++) {
+        if (a->piece[i] != b->piece[i])
+            return false;
+    }
+    return true;
 }
 
 /* Bytes of one tensor in the block, as they are in the file. */

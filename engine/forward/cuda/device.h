@@ -251,8 +251,9 @@ enum mp_status mp_device_queue_batch(struct mp_device *device, struct mp_device_
  */
 bool mp_device_wants_gemm(const struct mp_device *device, uint32_t rows);
 enum mp_status mp_device_expert_gemm(struct mp_device *device, struct mp_device_queue *queue,
-                                     enum mp_wtype type, const struct mp_cuda_expert *expert,
-                                     mp_cu_ptr row, mp_cu_ptr act) MP_MUST_CHECK;
+                                     const struct mp_expert_types *types,
+                                     const struct mp_cuda_expert *expert, mp_cu_ptr row,
+                                     mp_cu_ptr act) MP_MUST_CHECK;
 /* Open cuBLAS, if it is wanted and works, for the streams that multiply, and allocate scratch for
  * the above; without enough memory MP_GEMM_AUTO does without. close: free the scratch; after
  * mp_gemm_close(). bytes: most device memory. */

@@ -81,26 +81,39 @@ static void norm(struct mp_compute *c, enum mp_array out, enum mp_array in,
                    c->engine->tokens);
 }
 
-/* Products of one input that a norm gives, which nobody else reads, and weights of one type. */
+/* Those from the first on whose weights have its type, in one launch; returns their number. */
+static uint32_t project_type(struct mp_device *device, const struct mp_cuda_normed *in,
+                             const struct mp_projection *list, uint32_t count)
+{
+    const enum mp_wtype type = list[0].w->type;
+    struct mp_cuda_project params = { .in = *in };
+    uint32_t n = 0;
+
+    for (; n < count && list[n].w->type == type; n++)
+        params.part[n] = (struct mp_cuda_part){
+            .w = (uintptr_t)list[n].w->data,
+            .y = device->state.array[list[n].out],
+            .bias = (uintptr_t)list[n].bias,
+            .rows = (uint32_t)list[n].w->rows,
+        };
+    mp_device_launch(device, mp_cuda_project(type, in->tokens), &params);
+    return n;
+}
+
+/* Products of one input that a norm gives, which nobody else reads. */
 static bool project_normed(struct mp_device *device, const struct mp_projection *list,
                            uint32_t count)
 {
-    const mp_cu_ptr *array = device->state.array;
-    struct mp_cuda_project params = { .in = { 0 } };
+    struct mp_cuda_normed in;
 
     for (uint32_t i = 0; i < count; i++) {
-        if (list[i].in != MP_ARRAY_XE || list[i].add || list[i].w->type != list[0].w->type)
+        if (list[i].in != MP_ARRAY_XE || list[i].add)
             return false;
-        params.part[i] = (struct mp_cuda_part){
-            .w = (uintptr_t)list[i].w->data,
-            .y = array[list[i].out],
-            .bias = (uintptr_t)list[i].bias,
-            .rows = (uint32_t)list[i].w->rows,
-        };
     }
-    if (!mp_device_take_norm(device, array[MP_ARRAY_XE], &params.in))
+    if (!mp_device_take_norm(device, device->state.array[MP_ARRAY_XE], &in))
         return false;
-    mp_device_launch(device, mp_cuda_project(list[0].w->type, params.in.tokens), &params);
+    for (uint32_t i = 0; i < count;)
+        i += project_type(device, &in, list + i, count - i);
     return true;
 }
 

@@ -142,8 +142,9 @@ static enum mp_status multiply(struct mp_device *device, mp_cu_stream stream, en
 }
 
 enum mp_status mp_device_expert_gemm(struct mp_device *device, struct mp_device_queue *queue,
-                                     enum mp_wtype type, const struct mp_cuda_expert *expert,
-                                     mp_cu_ptr row, mp_cu_ptr act)
+                                     const struct mp_expert_types *types,
+                                     const struct mp_cuda_expert *expert, mp_cu_ptr row,
+                                     mp_cu_ptr act)
 {
     const struct mp_device_state *s = &device->state;
     const struct mp_engine *engine = device->engine;
@@ -164,11 +165,11 @@ enum mp_status mp_device_expert_gemm(struct mp_device *device, struct mp_device_
     mp_assert(!queue->on_cpu && rows <= engine->config.tokens_max);
     status = mp_gpu_launch(device->gpu, queue->stream, MP_CUDA_KERNEL_gather_rows, &in);
     for (int i = 0; i < 2 && status == MP_OK; i++)
-        status = multiply(device, queue->stream, type, &steps[i]);
+        status = multiply(device, queue->stream, types->piece[i], &steps[i]);
     if (status == MP_OK)
         status = mp_gpu_launch(device->gpu, queue->stream, MP_CUDA_KERNEL_silu_mul, &silu);
     if (status == MP_OK)
-        status = multiply(device, queue->stream, type, &steps[2]);
+        status = multiply(device, queue->stream, types->piece[MP_PIECE_DOWN], &steps[2]);
     if (status == MP_OK)
         status = mp_gpu_launch(device->gpu, queue->stream, MP_CUDA_KERNEL_scatter_rows, &out);
     return status;

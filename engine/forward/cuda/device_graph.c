@@ -45,13 +45,14 @@
 #define NODES_FFN 4u   /* of a shared expert, or instead of a layer's experts */
 #define NODES_SLICE 3u /* each but the first: resolve, experts up and down */
 
-/* One type for all experts: their kernels are launched before anybody knows whom. */
+/* The same types for all experts of a layer: their kernels are launched before anybody knows whom.
+ */
 static bool same_types(const struct mp_engine *engine)
 {
     const struct mp_expert_types *types = engine->config.weights->unit_types;
 
-    for (uint32_t e = 1; e < engine->shape.layers * engine->shape.experts; e++) {
-        if (types[e].piece[0] != types[0].piece[0])
+    for (uint32_t u = 0; u < engine->shape.layers * engine->shape.experts; u++) {
+        if (!mp_expert_types_same(&types[u], &types[u - u % engine->shape.experts]))
             return false;
     }
     return true;
@@ -180,7 +181,6 @@ enum mp_status mp_device_graphs_create(struct mp_device *device)
         free(g);
         return mp_fail_no_memory("graphs", segments * sizeof(g->segments[0]));
     }
-    g->type = engine->config.weights->unit_types[0].piece[0]; /* all have one, as devices ask */
     device->graphs = g;
     status = make_memory(device, g);
     if (status != MP_ERR_NO_SPACE)

@@ -16,8 +16,7 @@ struct mp_device_segment {
 struct mp_device_graphs {
     struct mp_device_segment *segments; // (N, L), by the first MoE layer; 0: the whole step
     uint32_t captured;                  /* those that are graphs and no whole step */
-    bool refused;       /* the driver refused to create graphs: kernels are launched one by one */
-    enum mp_wtype type; /* of all experts */
+    bool refused; /* the driver refused to create graphs: kernels are launched one by one */
     uint32_t tokens_max;
 
     /* Of the device's memory, for graphs: planned, seen to be taken, and by the largest of them. */

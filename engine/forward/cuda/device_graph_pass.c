@@ -79,29 +79,32 @@ static void queue_route(struct mp_device *device, uint32_t moe_layer)
     (void)done;
 }
 
-static void queue_slice(struct mp_device *device, uint32_t slice)
+static void queue_slice(struct mp_device *device, uint32_t moe_layer, uint32_t slice)
 {
     const struct mp_device_graphs *g = device->graphs;
     const struct mp_model_config *m = device->engine->config.model;
+    const struct mp_weights *weights = device->engine->config.weights;
+    const enum mp_wtype *types =
+        weights->unit_types[moe_layer * device->engine->shape.experts].piece; /* as the others */
     const struct mp_device_state *s = &device->state;
-    const struct mp_cuda_experts params = {
+    struct mp_cuda_experts params = {
         .work = g->work,
         .row = g->row,
         .x = s->xn,
         .act = s->act,
         .rank = s->rank,
-        .type = g->type,
+        .type = types[MP_PIECE_GATE],
         .works = works_max(device),
         .hidden = m->hidden,
-        .channels =
-            (uint32_t)mp_ffn_slices_channels(&device->engine->config.weights->slices, slice),
+        .channels = (uint32_t)mp_ffn_slices_channels(&weights->slices, slice),
         .top_k = device->engine->shape.top_k,
         .x_stride = m->hidden,
         .rows_max = device->engine->tokens,
     };
 
-    mp_device_launch(device, mp_cuda_experts_up(g->type, params.rows_max), &params);
-    mp_device_launch(device, mp_cuda_experts_down(g->type, params.rows_max), &params);
+    mp_device_launch(device, mp_cuda_experts_up(params.type, params.rows_max), &params);
+    params.type = types[MP_PIECE_DOWN];
+    mp_device_launch(device, mp_cuda_experts_down(params.type, params.rows_max), &params);
 }
 
 /* A layer's experts, whichever the router chooses. */
@@ -116,7 +119,7 @@ static enum mp_status queue_experts(struct mp_compute *c, uint32_t moe_layer)
 
         if (slice > 0)
             mp_device_launch(device, MP_CUDA_KERNEL_resolve, &list);
-        queue_slice(device, slice);
+        queue_slice(device, moe_layer, slice);
     }
     mp_device_combine(device, device->state.x, device->state.rank);
     return mp_device_status(device);

@@ -45,12 +45,12 @@ static enum mp_status send_list(struct mp_device *device, struct mp_device_queue
     return mp_gpu_upload(device->gpu, queue->stream, *at_p, here, bytes);
 }
 
-/* Launch a list of experts of one type, which stands on the host at `list_used`. */
+/* Launch a list of experts of the same types, which stands on the host at `list_used`. */
 static enum mp_status launch_list(struct mp_device *device, struct mp_device_queue *queue,
-                                  enum mp_wtype type, enum way way,
+                                  const struct mp_expert_types *types, enum way way,
                                   const struct mp_cuda_experts *list, uint32_t rows)
 {
-    const struct mp_cuda_type *kernels = mp_cuda_type(type);
+    const enum mp_wtype gate = types->piece[MP_PIECE_GATE], down = types->piece[MP_PIECE_DOWN];
     const uint64_t work_bytes = list->works * sizeof(struct mp_cuda_expert);
     const uint64_t bytes = work_bytes + rows * sizeof(uint32_t);
     const struct mp_device_state *s = &device->state;
@@ -61,32 +61,38 @@ static enum mp_status launch_list(struct mp_device *device, struct mp_device_que
     params.x = s->xn;
     params.act = s->act + device->act_used * sizeof(float);
     params.rank = s->rank;
-    params.type = type;
+    params.type = gate;
     params.hidden = params.x_stride = device->engine->config.model->hidden;
     params.top_k = device->engine->shape.top_k;
     if (status == MP_OK)
         status = mp_gpu_launch(device->gpu, queue->stream,
-                               way == BY_TENSOR ? kernels->tensor_up
-                                                : mp_cuda_experts_up(type, params.rows_max),
+                               way == BY_TENSOR ? mp_cuda_type(gate)->tensor_up
+                                                : mp_cuda_experts_up(gate, params.rows_max),
                                &params);
+    params.type = down;
     if (status == MP_OK)
         status = mp_gpu_launch(device->gpu, queue->stream,
-                               way == BY_TENSOR ? kernels->tensor_down
-                                                : mp_cuda_experts_down(type, params.rows_max),
+                               way == BY_TENSOR ? mp_cuda_type(down)->tensor_down
+                                                : mp_cuda_experts_down(down, params.rows_max),
                                &params);
     device->act_used += (uint64_t)rows * params.channels;
     return status;
 }
 
-/* Is slice `slice` of this work to be computed with weights of this type? */
-static bool takes_part(const struct mp_device *device, const struct mp_expert_work *work,
-                       uint32_t layer, enum mp_wtype type, uint32_t slice)
+static const struct mp_expert_types *types_of(const struct mp_device *device, uint32_t layer,
+                                              const struct mp_expert_work *work)
 {
     const struct mp_engine *engine = device->engine;
 
+    return &engine->config.weights->unit_types[layer * engine->shape.experts + work->expert];
+}
+
+/* Is slice `slice` of this work to be computed with weights of these types? */
+static bool takes_part(const struct mp_device *device, const struct mp_expert_work *work,
+                       uint32_t layer, const struct mp_expert_types *types, uint32_t slice)
+{
     return slice - work->slice < work->slices &&
-           engine->config.weights->unit_types[layer * engine->shape.experts + work->expert]
-                   .piece[0] == type;
+           mp_expert_types_same(types_of(device, layer, work), types);
 }
 
 static struct mp_cuda_expert make_work(const struct mp_device *device,
@@ -118,8 +124,8 @@ static uint32_t *list_rows(const struct mp_device *device, const struct mp_exper
 }
 
 static enum mp_status launch_gemm(struct mp_device *device, struct mp_device_queue *queue,
-                                  enum mp_wtype type, const struct mp_expert_work *work,
-                                  uint32_t slice)
+                                  const struct mp_expert_types *types,
+                                  const struct mp_expert_work *work, uint32_t slice)
 {
     const struct mp_cuda_expert expert = make_work(device, work, slice, 0);
     const mp_cu_ptr act = device->state.act + device->act_used * sizeof(float);
@@ -129,21 +135,28 @@ static enum mp_status launch_gemm(struct mp_device *device, struct mp_device_que
     (void)list_rows(device, work, list_here(device));
     status = send_list(device, queue, expert.count * sizeof(uint32_t), &row);
     device->act_used += (uint64_t)expert.count * expert.channels;
-    return status == MP_OK ? mp_device_expert_gemm(device, queue, type, &expert, row, act) : status;
+    return status == MP_OK ? mp_device_expert_gemm(device, queue, types, &expert, row, act)
+                           : status;
 }
 
-static enum way way_of(const struct mp_device *device, enum mp_wtype type, uint32_t rows)
+static enum way way_of(const struct mp_device *device, const struct mp_expert_types *types,
+                       uint32_t rows)
 {
-    if (mp_device_wants_gemm(device, rows))
+    const enum mp_wtype gate = types->piece[MP_PIECE_GATE], down = types->piece[MP_PIECE_DOWN];
+
+    if (mp_device_wants_gemm(device, rows) && mp_gemm_takes(gate) && mp_gemm_takes(down))
         return BY_PRODUCTS;
-    return mp_gemm_uses_tensor(device->gemm, type, rows) ? BY_TENSOR : BY_LIST;
+    return mp_gemm_uses_tensor(device->gemm, gate, rows) &&
+                   mp_gemm_uses_tensor(device->gemm, down, rows)
+               ? BY_TENSOR
+               : BY_LIST;
 }
 
-/* Of a batch, the experts whose weights are of one type and that are computed in one of the two
+/* Of a batch, the experts whose weights are of these types and that are computed in one of the two
  * ways with a list, one slice of each. */
 static enum mp_status launch_way(struct mp_device *device, struct mp_device_queue *queue,
-                                 const struct mp_device_batch *batch, enum mp_wtype type,
-                                 enum way way, uint32_t slice)
+                                 const struct mp_device_batch *batch,
+                                 const struct mp_expert_types *types, enum way way, uint32_t slice)
 {
     const struct mp_expert_work *works = device->work + batch->first;
     struct mp_cuda_expert *list = list_here(device);
@@ -151,8 +164,8 @@ static enum mp_status launch_way(struct mp_device *device, struct mp_device_queu
     uint32_t rows = 0, *row;
 
     for (uint32_t i = 0; i < batch->count; i++) {
-        if (!takes_part(device, &works[i], batch->layer, type, slice) ||
-            way_of(device, type, works[i].rows.count) != way)
+        if (!takes_part(device, &works[i], batch->layer, types, slice) ||
+            way_of(device, types, works[i].rows.count) != way)
             continue;
         list[params.works] = make_work(device, &works[i], slice, rows);
         if (list[params.works].channels > params.channels)
@@ -164,29 +177,43 @@ static enum mp_status launch_way(struct mp_device *device, struct mp_device_queu
     }
     row = (uint32_t *)(list + params.works);
     for (uint32_t i = 0; i < batch->count; i++) {
-        if (takes_part(device, &works[i], batch->layer, type, slice) &&
-            way_of(device, type, works[i].rows.count) == way)
+        if (takes_part(device, &works[i], batch->layer, types, slice) &&
+            way_of(device, types, works[i].rows.count) == way)
             row = list_rows(device, &works[i], row);
     }
-    return params.works > 0 ? launch_list(device, queue, type, way, &params, rows) : MP_OK;
+    return params.works > 0 ? launch_list(device, queue, types, way, &params, rows) : MP_OK;
 }
 
-/* Of a batch, the experts whose weights are of one type, one slice of each. */
+/* Of a batch, the experts whose weights are of these types, one slice of each. */
 static enum mp_status launch_slice(struct mp_device *device, struct mp_device_queue *queue,
-                                   const struct mp_device_batch *batch, enum mp_wtype type,
-                                   uint32_t slice)
+                                   const struct mp_device_batch *batch,
+                                   const struct mp_expert_types *types, uint32_t slice)
 {
     const struct mp_expert_work *works = device->work + batch->first;
-    enum mp_status status = launch_way(device, queue, batch, type, BY_LIST, slice);
+    enum mp_status status = launch_way(device, queue, batch, types, BY_LIST, slice);
 
     if (status == MP_OK)
-        status = launch_way(device, queue, batch, type, BY_TENSOR, slice);
+        status = launch_way(device, queue, batch, types, BY_TENSOR, slice);
     for (uint32_t i = 0; i < batch->count && status == MP_OK; i++) {
-        if (takes_part(device, &works[i], batch->layer, type, slice) &&
-            way_of(device, type, works[i].rows.count) == BY_PRODUCTS)
-            status = launch_gemm(device, queue, type, &works[i], slice);
+        if (takes_part(device, &works[i], batch->layer, types, slice) &&
+            way_of(device, types, works[i].rows.count) == BY_PRODUCTS)
+            status = launch_gemm(device, queue, types, &works[i], slice);
     }
     return status;
+}
+
+/* Has no expert before number `i` of the batch the same types? */
+static bool is_first(const struct mp_device *device, const struct mp_device_batch *batch,
+                     uint32_t i)
+{
+    const struct mp_expert_work *works = device->work + batch->first;
+    const struct mp_expert_types *types = types_of(device, batch->layer, &works[i]);
+    uint32_t before = 0;
+
+    while (before < i &&
+           !mp_expert_types_same(types_of(device, batch->layer, &works[before]), types))
+        before++;
+    return before == i;
 }
 
 /* Slices of an expert are added in their order, in launches one behind the other. */
@@ -196,9 +223,13 @@ enum mp_status mp_device_queue_batch(struct mp_device *device, struct mp_device_
     const uint32_t slices = mp_device_slices(device);
     enum mp_status status = mp_gpu_record(device->gpu, batch->start, queue->stream);
 
-    for (unsigned type = 0; type < MP_WTYPE_COUNT; type++) {
-        for (uint32_t slice = 0; slice < slices && status == MP_OK; slice++)
-            status = launch_slice(device, queue, batch, (enum mp_wtype)type, slice);
+    for (uint32_t i = 0; i < batch->count && status == MP_OK; i++) {
+        const struct mp_expert_types *types =
+            types_of(device, batch->layer, device->work + batch->first + i);
+
+        for (uint32_t slice = 0; slice < slices && status == MP_OK && is_first(device, batch, i);
+             slice++)
+            status = launch_slice(device, queue, batch, types, slice);
     }
     if (status == MP_OK)
         status = mp_gpu_record(device->gpu, batch->end, queue->stream);

@@ -73,7 +73,7 @@ static enum mp_status place(struct loader *loader, const void **data_p, uint64_t
     return status;
 }
 
-static enum mp_status check_type(enum mp_wtype type)
+static enum mp_status need_type(enum mp_wtype type)
 {
     if (mp_cuda_type(type) != NULL)
         return MP_OK;
@@ -83,19 +83,20 @@ static enum mp_status check_type(enum mp_wtype type)
                    mp_wtype_name(type));
 }
 
-/* Kernels of experts take one type for all three matrices. */
-static enum mp_status check_expert(const struct mp_expert_types *types)
+/* One kernel computes gates and ups of an expert, another one what they go into. */
+static enum mp_status need_expert(const struct mp_expert_types *types)
 {
     enum mp_status status = MP_OK;
 
     for (unsigned i = 0; i < MP_EXPERT_PIECES && status == MP_OK; i++)
-        status = check_type(types->piece[i]);
-    if (status != MP_OK || mp_expert_types_equal(types))
+        status = need_type(types->piece[i]);
+    if (status != MP_OK || types->piece[MP_PIECE_UP] == types->piece[MP_PIECE_GATE])
         return status;
     return mp_fail(MP_ERR_MODEL, "E_UNSUPPORTED",
-                   "the model has experts of %s and %s, devices need one type; use --device cpu",
+                   "the model has experts whose gates are %s and whose ups are %s, devices need "
+                   "one type for both; use --device cpu",
                    mp_wtype_name(types->piece[MP_PIECE_GATE]),
-                   mp_wtype_name(types->piece[MP_PIECE_DOWN]));
+                   mp_wtype_name(types->piece[MP_PIECE_UP]));
 }
 
 /* A matrix, or floats that were converted when the weights were read. */
@@ -111,7 +112,7 @@ static enum mp_status place_role(struct loader *loader, enum mp_role role, uint3
     enum mp_status status;
 
     if (info->cols != MP_DIM_NONE) {
-        status = check_type(view->type);
+        status = need_type(view->type);
         return status != MP_OK ? status
                                : place(loader, &view->data,
                                        mp_wtype_bytes(view->type, view->rows * view->cols));
@@ -180,13 +181,13 @@ uint64_t mp_device_weights_padding(const struct mp_engine_config *config)
 enum mp_status mp_device_load_weights(struct mp_device *device)
 {
     const struct mp_weights *from = device->engine->config.weights;
-    const uint32_t layers = device->engine->config.model->layers;
-    const uint32_t experts = device->engine->shape.layers * device->engine->shape.experts;
+    const struct mp_model_config *m = device->engine->config.model;
+    const uint32_t layers = m->layers, experts = m->moe_layers * m->experts;
     struct loader loader = { .device = device };
     enum mp_status status = MP_OK;
 
     for (uint32_t e = 0; e < experts && status == MP_OK; e++)
-        status = check_expert(&from->unit_types[e]);
+        status = need_expert(&from->unit_types[e]);
     if (status != MP_OK)
         return status;
 
