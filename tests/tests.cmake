@@ -266,7 +266,8 @@ add_test(NAME system/tools/gpu_bench_kernels COMMAND gpu_bench_kernels --small)
 add_dependencies(gpu_bench_kernels fakecuda)
 set_tests_properties(system/tools/gpu_bench_kernels PROPERTIES TIMEOUT 600 SKIP_RETURN_CODE 77
     ENVIRONMENT LD_LIBRARY_PATH=${CMAKE_BINARY_DIR}/fakecuda
-    PASS_REGULAR_EXPRESSION "experts bf16 8 of .* 8 rows.*attention bf16 40 positions, 1 token, split")
+    PASS_REGULAR_EXPRESSION
+    "experts bf16 8 of .* 8 rows.*experts q8_0 8 of .* 1 row.*attention bf16 40 positions, 1 token, split")
 set(probes good places no_host_numa numa_breaks)
 mp_test(device/probe_test LIBS mp_sites ${CMAKE_DL_LIBS} m VARIANTS ${probes}
     ARGS $<TARGET_FILE:moepager> TIMEOUT 200)
@@ -407,6 +408,7 @@ mp_test(unit/kernels/quant_blocks_test LIBS mp_kernels)
 mp_test(unit/kernels/encode_test LIBS mp_kernels m)
 mp_test(unit/kernels/quant_test LIBS mp_kernels TIMEOUT 300)
 mp_test(unit/kernels/cuda/cuda_matmul_test LIBS mp_simt TIMEOUT 200)
+mp_test(unit/kernels/cuda/cuda_quant_test LIBS mp_simt TIMEOUT 200)
 mp_test(device/simt/simt_test LIBS mp_simt LABELS stress)
 mp_test(unit/kernels/cuda/cuda_experts_test LIBS mp_simt TIMEOUT 200)
 mp_test(unit/kernels/cuda/cuda_tensor_test LIBS mp_simt TIMEOUT 200)

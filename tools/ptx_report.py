@@ -5,12 +5,14 @@ Usage: ptx_report.py PTXAS report|assemble
 report: the table of docs/kernels.md. assemble: nothing but errors. Both end with 1 if an architecture
 is refused, a kernel has a stack frame or spills a register, or one for few tokens takes more than 64.
 """
+import glob
 import re
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
 
-KERNELS, TENSOR = "kernels/cuda/kernels.ptx", "kernels/cuda/tensor.ptx"  # the latter from 8.0 on
+TENSOR = "kernels/cuda/tensor.ptx"  # from 8.0 on
+FILES = sorted(glob.glob("kernels/cuda/*.ptx"))
 REGISTERS = 65536  # of a multiprocessor; warps get them by 256
 # Compute capability: threads, blocks and KiB of shared memory of a multiprocessor, by NVIDIA's
 # programming guide (technical specifications per compute capability).
@@ -25,12 +27,17 @@ IN_FLIGHT = {"gemv1_bf16": 64, "gemv2_bf16": 32 + 64, "gemv4_bf16": 32 + 64, "ge
              "project8_bf16": 32 + 64, "project1_f32": 64 + 128, "project8_f32": 32 + 64,
              "route1_bf16": 64, "route8_bf16": 32 + 64, "experts_up1_bf16": 64,
              "experts_down1_bf16": 64, "experts_up8_bf16": 32 + 64, "experts_down8_bf16": 32 + 64,
-             "experts_up8_f32": 64 + 128, "attend_f32": 16 + 64,
+             "experts_up8_f32": 64 + 128,
+             "gemv1_q8_0": 34 + 68, "gemv1_q4_k": 18 + 36, "gemv1_q6_k": 26 + 52,
+             "gemv8_q8_0": 17 + 34, "gemv8_q4_k": 9 + 18, "gemv8_q6_k": 13 + 26,
+             "project1_q8_0": 17 + 34, "project1_q4_k": 9 + 18, "project1_q6_k": 13 + 26,
+             "experts_up1_q8_0": 34 + 68, "experts_up1_q4_k": 18 + 36, "experts_up1_q6_k": 26 + 52,
+             "experts_up8_q8_0": 17, "experts_up8_q4_k": 9, "experts_up8_q6_k": 13, "attend_f32": 16 + 64,
              "attend_bf16": 16 + 64, "read": 64}
 # Those of a step of few tokens keep to so many registers.
 FEW = re.compile(r"(gemv|project|route|experts_up|experts_down)[1248]_")
 FEW_REGISTERS = 64
-SHOWN = list(IN_FLIGHT) + ["experts_up_bf16", "experts_down_bf16", "gemm_bf16", "combine", "place", "sample_list", "sample",
+SHOWN = list(IN_FLIGHT) + ["experts_up_bf16", "experts_down_bf16", "gemm_bf16", "gemm_q4_k", "combine", "place", "sample_list", "sample",
                            "tensor_bf16", "tensor_up_bf16", "tensor_down_bf16"]
 ATTEND_SHARED = (1024 + 80 + 8 * (9 * (2 + 128) + 64)) * 4  # dynamic, that counts here
 TENSOR_SHARED = 2 * (64 + 64) * (32 // 2 + 4) * 4  # MP_TENSOR_SHARED
@@ -39,8 +46,11 @@ SHARED = {"attend_f32": ATTEND_SHARED, "attend_bf16": ATTEND_SHARED, "tensor_bf1
 
 
 def assemble(ptxas, arch):
-    registers = assemble_one(ptxas, arch, KERNELS)
-    return registers if arch < 80 else registers | assemble_one(ptxas, arch, TENSOR)
+    registers = {}
+    for ptx in FILES:
+        if arch >= 80 or ptx != TENSOR:
+            registers |= assemble_one(ptxas, arch, ptx)
+    return registers
 
 
 def assemble_one(ptxas, arch, ptx):
@@ -65,7 +75,7 @@ def assemble_one(ptxas, arch, ptx):
 
 
 def threads_of():
-    text = open(KERNELS).read() + open(TENSOR).read()
+    text = "".join(open(ptx).read() for ptx in FILES)
     found = re.findall(r"\.entry mp_(\w+)\(.*?\.maxntid (\d+)", text, re.S)
     return {name: int(threads) for name, threads in found}
 

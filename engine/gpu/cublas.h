@@ -13,7 +13,7 @@
  * cuBLAS multiplies operands of one type: activations are first rounded to that of the weights, so
  * that the error of a product is at most 2^-8 (BF16) or 2^-11 (F16) of the sum of magnitudes, and
  * an F16 beyond 65504 becomes infinite, which is reported as an error of the model. Weights of type
- * F32 are multiplied in F32. The kernels do not round. So using
+ * F32 are multiplied in F32, quantised ones by the kernels. The kernels do not round. So using
  * cuBLAS changes bits; whether it is used depends only on the number of tokens of a launch, never
  * on budgets or policies.
  *

@@ -144,7 +144,7 @@ static enum mp_status load_kernels(struct mp_gpu *gpu)
 {
     struct image image = { .ptx = mp_cuda_image,
                            .module = &gpu->modules[0],
-                           .end = MP_CUDA_TENSOR_FIRST };
+                           .end = MP_CUDA_QUANT_FIRST };
     const enum mp_status status = load_image(gpu, &image);
 
     memcpy(gpu->image, image.path, sizeof(gpu->image));
@@ -164,6 +164,21 @@ enum mp_status mp_gpu_load_tensor(struct mp_gpu *gpu)
                        "%s has compute capability %d.%d; the kernels for tensor cores need 8.0",
                        gpu->device.name, gpu->device.capability / 10, gpu->device.capability % 10);
     if (gpu->modules[1] != NULL)
+        return MP_OK;
+    status = mp_gpu_enter(gpu);
+    return status == MP_OK ? load_image(gpu, &image) : status;
+}
+
+enum mp_status mp_gpu_load_type(struct mp_gpu *gpu, uint32_t type)
+{
+    const struct mp_cuda_type *kernels = mp_cuda_type(type);
+    struct image image = { .ptx = kernels->image,
+                           .module = &gpu->modules[2 + type],
+                           .first = kernels->first,
+                           .end = kernels->end };
+    enum mp_status status;
+
+    if (image.ptx == NULL || *image.module != NULL)
         return MP_OK;
     status = mp_gpu_enter(gpu);
     return status == MP_OK ? load_image(gpu, &image) : status;

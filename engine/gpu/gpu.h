@@ -41,6 +41,10 @@ void mp_gpu_close(struct mp_gpu *gpu); /* NULL is allowed; does not wait */
  * below 8.0. Not while another thread uses the device. */
 enum mp_status mp_gpu_load_tensor(struct mp_gpu *gpu) MP_MUST_CHECK;
 
+/* Load the kernels for weights of a type that has them, which are not to be launched before; no
+ * effect if they are there. Not while another thread uses the device. */
+enum mp_status mp_gpu_load_type(struct mp_gpu *gpu, uint32_t type) MP_MUST_CHECK;
+
 /* Source of its kernels: a file's name, or "PTX". */
 const char *mp_gpu_image(const struct mp_gpu *gpu);
 const struct mp_cuda *mp_gpu_driver(const struct mp_gpu *gpu);

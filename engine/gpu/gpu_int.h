@@ -5,6 +5,7 @@
 #include <stdatomic.h>
 
 #include "engine/gpu/gpu.h"
+#include "kernels/cpu/types.h"
 #include "vmm/backend/cuda/cuda_watchdog.h"
 
 /* Shared by gpu.c (device, streams, kernels, graphs) and gpu_memory.c (memory and copies). */
@@ -21,8 +22,9 @@ struct mp_gpu {
     struct mp_cuda_device device;
     struct mp_cuda_life *life;
     mp_cu_context context;
-    mp_cu_module modules[2]; /* kernels that every device has, those for tensor cores */
-    char image[600];         /* the file of the first module, or "PTX" */
+    /* Kernels that every device has, those for tensor cores, those of types of weights. */
+    mp_cu_module modules[2 + MP_WTYPE_COUNT];
+    char image[600]; /* the file of the first module, or "PTX" */
     mp_cu_function functions[MP_CUDA_KERNEL_COUNT];
     /* Limit of dynamic shared memory set for each kernel. It only grows, under the lock, so that
      * the driver's last value is the largest. Relaxed: a thread that sees an old value checks again

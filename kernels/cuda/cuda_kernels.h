@@ -11,11 +11,14 @@
  * Shapes as in engine/forward/engine_int.h: T tokens, H hidden, Q heads * head_dim, K kv_heads *
  * head_dim, D head_dim, V vocabulary, E experts, R top_k, F channels. Weights are row-major in one
  * of `enum mp_wtype` (kernels/cpu/types.h), rows at multiples of 2 bytes (matrices at multiples
- * of 16 are read faster); activations are float, with strides in elements.
+ * of 16 are read faster), of quantised types whole blocks; activations are float. Strides are in
+ * elements.
  *
  * Exact results. Bits of an output element depend only on the values that it is computed from: not
  * on the number of tokens or rows of a launch, nor on addresses. Sums run in one fixed order. The
- * down projection sums channel blocks of 256 in ascending order (MP_KERNEL_BLOCK_COLS).
+ * down projection sums channel blocks of 256 in ascending order (MP_KERNEL_BLOCK_COLS). Quantised
+ * weights are multiplied as the floats that the CPU decodes them to (mp_wtype_info()), with their
+ * bits; activations are not rounded.
  */
 
 /*
@@ -255,8 +258,29 @@ struct mp_cuda_spin {
     uint64_t ns;
 };
 
-/* X(name, struct of its parameter) */
-#define MP_CUDA_KERNEL_MAP(X)              \
+/* X(TYPE, name): the quantised types of weights that devices have kernels for. */
+#define MP_CUDA_QUANT_MAP(X) \
+    X(Q8_0, q8_0)            \
+    X(Q4_K, q4_k)            \
+    X(Q6_K, q6_k)
+
+/* X(name, struct of its parameter): for weights of such a type. They are in an image of their own,
+ * kernels/cuda/TYPE.ptx. */
+#define MP_CUDA_QUANT_KERNELS(X, type)       \
+    X(gemv1_##type, mp_cuda_matmul)          \
+    X(gemv8_##type, mp_cuda_matmul)          \
+    X(gemm_##type, mp_cuda_matmul)           \
+    X(project1_##type, mp_cuda_project)      \
+    X(project8_##type, mp_cuda_project)      \
+    X(experts_up1_##type, mp_cuda_experts)   \
+    X(experts_up8_##type, mp_cuda_experts)   \
+    X(experts_up_##type, mp_cuda_experts)    \
+    X(experts_down1_##type, mp_cuda_experts) \
+    X(experts_down8_##type, mp_cuda_experts) \
+    X(experts_down_##type, mp_cuda_experts)
+
+/* X(name, struct of its parameter): those that every device loads. */
+#define MP_CUDA_MAIN_MAP(X)                \
     X(embed, mp_cuda_embed)                \
     X(rmsnorm, mp_cuda_rmsnorm)            \
     X(gemv1_f32, mp_cuda_matmul)           \
@@ -328,13 +352,25 @@ struct mp_cuda_spin {
     X(gather_rows, mp_cuda_rows)           \
     X(scatter_rows, mp_cuda_rows)          \
     X(read, mp_cuda_read)                  \
-    X(spin, mp_cuda_spin)                  \
-    X(tensor_bf16, mp_cuda_matmul)         \
-    X(tensor_f16, mp_cuda_matmul)          \
-    X(tensor_up_bf16, mp_cuda_experts)     \
-    X(tensor_up_f16, mp_cuda_experts)      \
-    X(tensor_down_bf16, mp_cuda_experts)   \
+    X(spin, mp_cuda_spin)
+
+/* The others: of each quantised type, of tensor cores. */
+#define MP_CUDA_QUANT_KERNEL_MAP(X) \
+    MP_CUDA_QUANT_KERNELS(X, q8_0)  \
+    MP_CUDA_QUANT_KERNELS(X, q4_k)  \
+    MP_CUDA_QUANT_KERNELS(X, q6_k)
+#define MP_CUDA_TENSOR_MAP(X)            \
+    X(tensor_bf16, mp_cuda_matmul)       \
+    X(tensor_f16, mp_cuda_matmul)        \
+    X(tensor_up_bf16, mp_cuda_experts)   \
+    X(tensor_up_f16, mp_cuda_experts)    \
+    X(tensor_down_bf16, mp_cuda_experts) \
     X(tensor_down_f16, mp_cuda_experts)
+
+#define MP_CUDA_KERNEL_MAP(X)   \
+    MP_CUDA_MAIN_MAP(X)         \
+    MP_CUDA_QUANT_KERNEL_MAP(X) \
+    MP_CUDA_TENSOR_MAP(X)
 
 enum mp_cuda_kernel {
 #define X(name, params) MP_CUDA_KERNEL_##name,
@@ -342,6 +378,9 @@ enum mp_cuda_kernel {
 #undef X
         MP_CUDA_KERNEL_COUNT
 };
+
+/* Those before it every device loads. */
+#define MP_CUDA_QUANT_FIRST MP_CUDA_KERNEL_gemv1_q8_0
 
 /*
  * From here on they use tensor cores, and are in an image of their own. They round activations to
@@ -355,9 +394,12 @@ enum mp_cuda_kernel {
 
 /* The kernels that read weights of one type and take any number of tokens. `round` makes
  * activations of it, or is MP_CUDA_KERNEL_COUNT where activations stay as they are; `tensor*`:
- * tensor cores, for a matrix and for a work list, or MP_CUDA_KERNEL_COUNT. */
+ * tensor cores, for a matrix and for a work list, or MP_CUDA_KERNEL_COUNT. image: has kernels
+ * [first, end) of the type; NULL: they are where all devices have them. */
 struct mp_cuda_type {
     enum mp_cuda_kernel gemm, round, tensor, tensor_up, tensor_down;
+    const char *image;
+    enum mp_cuda_kernel first, end;
 };
 
 /* For a value of enum mp_wtype; NULL: devices have no kernels for weights of this type. */
@@ -365,7 +407,8 @@ const struct mp_cuda_type *mp_cuda_type(uint32_t type);
 
 /*
  * Those for so many tokens, 1..8, or for experts that have up to so many rows; `type` has kernels.
- * Their bits are the same: they differ in how much they have on its way from memory.
+ * Their bits are the same: they differ in how much they have on its way from memory. Routers have
+ * plain numbers; for a quantised type there is MP_CUDA_KERNEL_COUNT.
  */
 enum mp_cuda_kernel mp_cuda_gemv(uint32_t type, uint32_t tokens);
 enum mp_cuda_kernel mp_cuda_project(uint32_t type, uint32_t tokens);
@@ -396,8 +439,11 @@ uint64_t mp_cuda_attend_part_bytes(const struct mp_cuda_attend *params);
 uint64_t mp_cuda_sample_part_bytes(const struct mp_cuda_sample *params);
 
 /* The kernels as PTX text, zero-terminated, for compute capability 7.5 and later; those that use
- * tensor cores, for 8.0 and later. */
+ * tensor cores, for 8.0 and later; those of a quantised type. */
 extern const char mp_cuda_image[];
 extern const char mp_cuda_tensor_image[];
+#define X(TYPE, name) extern const char mp_cuda_##name##_image[];
+MP_CUDA_QUANT_MAP(X)
+#undef X
 
 #endif

@@ -10,11 +10,15 @@
  * With one token a lane asks for 16 bytes of each of four rows at once, and 40 warps of 48
  * registers have 80 KiB in flight. That is as good as fewer warps which each ask further ahead, and
  * takes fewer registers; only where sums let few warps run is the next step asked for ahead.
+ *
+ * Quantised weights become floats in registers (kernels/cuda/blocks.cuh) and are multiplied as
+ * those are: the bits are those of the decoded weights in F32. Four rows are 18 to 34 bytes of a
+ * lane, so with one token, too, next steps are asked for.
  */
 #ifndef MP_DOT_CUH
 #define MP_DOT_CUH
 
-#include "kernels/cuda/math.cuh"
+#include "kernels/cuda/blocks.cuh"
 #include "kernels/cpu/kernels.h"
 
 /* What a warp multiplies: rows of weights and of activations. */
@@ -30,28 +34,25 @@ struct mp_tile {
     uint32_t next;                 /* the rows so many bytes further on; 0: not */
 };
 
-/* 8 weights as they are in memory */
-struct mp_eight {
-    uint32_t word[8];
-};
-
-MP_DEVICE uint32_t mp_type_bytes(const int type)
+/* Whether rows at `w`, `w_stride` bytes apart, and at `x` can be read 8 columns at a time. */
+MP_DEVICE int mp_tile_is_fast(const int type, uint64_t w, uint64_t w_stride, uint64_t x,
+                              uint32_t x_stride, uint32_t cols)
 {
-    return type == MP_WTYPE_F32 ? 4 : 2;
+    return ((w | w_stride) % mp_type_align(type) | x % 16 | x_stride % 4 | cols % 8) == 0;
 }
 
-/* Whether rows at `w`, `w_stride` bytes apart, and at `x` can be read by 16 bytes. */
-MP_DEVICE int mp_tile_is_fast(uint64_t w, uint64_t w_stride, uint64_t x, uint32_t x_stride,
-                              uint32_t cols)
+/* Columns c to c + 8 of a row that begins `row` bytes behind w. */
+MP_DEVICE void mp_load_eight(struct mp_eight *to, const int type, const MP_GLOBAL char *w,
+                             uint32_t row, uint32_t c, const int again)
 {
-    return ((w | w_stride | x) % 16 | x_stride % 4 | cols % 8) == 0;
-}
+    const MP_GLOBAL char *at = w + (row + c / mp_block_cols(type) * mp_block_bytes(type));
+    struct mp_words a;
 
-MP_DEVICE void mp_load_eight(struct mp_eight *to, const int type, const MP_GLOBAL char *at,
-                             const int again)
-{
-    const struct mp_words a = again ? mp_load(at) : mp_load_once(at);
-
+    if (mp_is_quant(type)) {
+        mp_load_block(to, type, at, c % mp_block_cols(type), mp_type_align(type));
+        return;
+    }
+    a = again ? mp_load(at) : mp_load_once(at);
     MP_UNROLL
     for (int i = 0; i < 4; i++)
         to->word[i] = a.word[i];
@@ -76,6 +77,8 @@ MP_DEVICE float mp_widen(const struct mp_eight *from, const int type, const int 
 {
     const uint32_t word = from->word[type == MP_WTYPE_F32 ? i : i / 2];
 
+    if (mp_is_quant(type))
+        return mp_decoded(from, type, from->word[i / 4], (uint32_t)i);
     if (type == MP_WTYPE_F32)
         return mp_as_float(word);
     return mp_widen_half(word, type, i % 2);
@@ -86,9 +89,7 @@ MP_DEVICE void mp_tile_load(struct mp_eight *to, const struct mp_tile *tile, con
 {
     MP_UNROLL
     for (int r = 0; r < rows; r++)
-        mp_load_eight(&to[r], type,
-                      tile->w[r * 2 / rows] + (tile->w_at[r] + c * mp_type_bytes(type)),
-                      tile->again);
+        mp_load_eight(&to[r], type, tile->w[r * 2 / rows], tile->w_at[r], c, tile->again);
 }
 
 /* Ask for `steps` steps of columns [c, end) of rows `further` bytes behind these: a line by a lane.
@@ -96,19 +97,24 @@ MP_DEVICE void mp_tile_load(struct mp_eight *to, const struct mp_tile *tile, con
 MP_DEVICE void mp_tile_ask(const struct mp_tile *tile, const int type, const int rows,
                            const int steps, uint32_t c, uint32_t end, uint32_t further)
 {
-    const uint32_t step_lines = MP_STEP_COLS * mp_type_bytes(type) / MP_LINE_BYTES;
-    const uint32_t lines = (uint32_t)steps * step_lines; /* of a row */
-    const uint32_t lane = mp_here(mp_lane()), r = lane / lines;
+    const uint32_t step_bytes = (uint32_t)mp_bytes_of(type, MP_STEP_COLS);
+    const uint32_t lines = ((uint32_t)steps * step_bytes + MP_LINE_BYTES - 1) / MP_LINE_BYTES;
+    const uint32_t lane = mp_here(mp_lane()), r = lane / lines; /* lines: of a row */
     const MP_GLOBAL char *at = tile->w[0];
 
-    c += lane % lines * (MP_LINE_BYTES / mp_type_bytes(type));
+    if (mp_is_quant(type))
+        c = c / MP_STEP_COLS * step_bytes + lane % lines * MP_LINE_BYTES; /* bytes from here on */
+    else
+        c += lane % lines * (MP_LINE_BYTES / mp_type_bytes(type));
     further += tile->w_at[0];
     MP_UNROLL
     for (int i = 1; i < rows; i++) {
         at = r == (uint32_t)i ? tile->w[i * 2 / rows] : at;
         further += r == (uint32_t)i ? tile->w_at[i] - tile->w_at[0] : 0;
     }
-    if (r < (uint32_t)rows && c < end)
+    if (mp_is_quant(type) && r < (uint32_t)rows && c < (uint32_t)mp_bytes_of(type, end))
+        mp_ask(at + (further + c));
+    if (!mp_is_quant(type) && r < (uint32_t)rows && c < end)
         mp_ask(at + (further + c * mp_type_bytes(type)));
 }
 
@@ -203,6 +209,8 @@ MP_DEVICE float mp_weight(const MP_GLOBAL char *row, const int type, uint64_t i)
     const MP_GLOBAL uint16_t *at =
         (const MP_GLOBAL uint16_t *)row + i * (type == MP_WTYPE_F32 ? 2 : 1);
 
+    if (mp_is_quant(type))
+        return mp_block_weight(row, type, i);
     if (type == MP_WTYPE_F32)
         return mp_as_float(at[0] | (uint32_t)at[1] << 16);
     if (type == MP_WTYPE_BF16)

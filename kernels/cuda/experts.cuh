@@ -2,6 +2,9 @@
  * The experts of a work list: a block for some channels (up) or output rows (down) of one expert;
  * it takes 8 of the expert's rows at a time.
  */
+#ifndef MP_EXPERTS_CUH
+#define MP_EXPERTS_CUH
+
 #include "kernels/cuda/dot.cuh"
 #include "kernels/cuda/work.cuh"
 
@@ -12,7 +15,7 @@ MP_DEVICE void mp_expert_up_tile(const struct mp_cuda_experts *p,
                                  const int again, int asks, int more)
 {
     const uint32_t lanes = MP_LANES / (uint32_t)(rows * tokens);
-    const uint64_t stride = (uint64_t)p->hidden * mp_type_bytes(type);
+    const uint64_t stride = mp_bytes_of(type, p->hidden);
     const uint32_t from = mp_min(mp_here(channel), e->channels - 1);
     uint32_t index, c, t; /* of the dot product that this lane gets */
     struct mp_tile tile;
@@ -46,7 +49,7 @@ MP_DEVICE void mp_expert_up_slow(const struct mp_cuda_experts *p,
                                  const MP_GLOBAL struct mp_cuda_expert *e, const int type,
                                  uint32_t channel, uint32_t i)
 {
-    const uint64_t stride = (uint64_t)p->hidden * mp_type_bytes(type);
+    const uint64_t stride = mp_bytes_of(type, p->hidden);
     const uint32_t part = MP_DOT_PART_COLS(p->hidden);
 
     MP_NO_UNROLL
@@ -77,7 +80,7 @@ MP_DEVICE void mp_expert_down_tile(const struct mp_cuda_experts *p,
     const uint32_t index = mp_lane() / lanes;
     const uint32_t r = row + index / (uint32_t)tokens, t = i + index % (uint32_t)tokens;
     const int mine = mp_lane() % lanes == 0 && r < p->hidden && t < e->count;
-    const uint64_t stride = (uint64_t)e->channels * mp_type_bytes(type);
+    const uint64_t stride = mp_bytes_of(type, e->channels);
     const uint32_t from = mp_min(row, p->hidden - 1);
     MP_GLOBAL float *to = (MP_GLOBAL float *)p->rank +
                           (uint64_t)mp_expert_rows(p, e)[mp_min(t, e->count - 1)] * p->hidden + r;
@@ -105,7 +108,7 @@ MP_DEVICE void mp_expert_down_slow(const struct mp_cuda_experts *p,
                                    const MP_GLOBAL struct mp_cuda_expert *e, const int type,
                                    uint32_t row, uint32_t i)
 {
-    const uint64_t stride = (uint64_t)e->channels * mp_type_bytes(type);
+    const uint64_t stride = mp_bytes_of(type, e->channels);
 
     MP_NO_UNROLL
     for (uint32_t r = row; r < mp_min(row + MP_TILE_ROWS, p->hidden); r++) {
@@ -125,8 +128,10 @@ MP_DEVICE void mp_expert_down_slow(const struct mp_cuda_experts *p,
     }
 }
 
-/* Of an expert with up to 8 rows, at a time; and how often that is. */
-#define MP_EXPERT_FEW(type) ((type) == MP_WTYPE_F32 ? 2 : 4)
+/* Of an expert with up to 8 rows, at a time, and how often that is. What has registers for four also
+ * has code for two and four rows of any number. */
+#define MP_EXPERT_CUTS(type) ((type) != MP_WTYPE_F32 && (type) < MP_WTYPE_PLAIN_COUNT)
+#define MP_EXPERT_FEW(type) (MP_EXPERT_CUTS(type) ? 4 : 2)
 #define MP_EXPERT_PASSES(type) (MP_TILE_TOKENS / MP_EXPERT_FEW(type))
 
 /*
@@ -138,17 +143,17 @@ MP_DEVICE void mp_expert_down_slow(const struct mp_cuda_experts *p,
 #define MP_EXPERT_TILES(left, most, EACH)                                                  \
     do {                                                                                   \
         if ((most) == 1 || (left) == 1) {                                                  \
-            EACH(4, 1, 0, 0, 0, 0, 0);                                                     \
+            EACH(4, 1, 0, 0, 0, mp_is_quant(type), 0);                                     \
         } else if ((most) == 8) {                                                          \
             MP_NO_UNROLL                                                                   \
             for (uint32_t cut = 0; cut < 2 * MP_EXPERT_PASSES(type); cut++)                \
                 if (cut % MP_EXPERT_PASSES(type) * MP_EXPERT_FEW(type) < (left))           \
                     EACH(2, MP_EXPERT_FEW(type), cut / MP_EXPERT_PASSES(type) * 2,         \
                          cut % MP_EXPERT_PASSES(type) * MP_EXPERT_FEW(type), 1,            \
-                         cut % MP_EXPERT_PASSES(type) == 0, cut < MP_EXPERT_PASSES(type)); \
-        } else if ((left) == 2 && type != MP_WTYPE_F32) {                                  \
+                         cut % MP_EXPERT_PASSES(type) == 0 && !mp_is_quant(type), cut < MP_EXPERT_PASSES(type)); \
+        } else if ((left) == 2 && MP_EXPERT_CUTS(type)) {                                  \
             EACH(4, 2, 0, 0, 0, 0, 0);                                                     \
-        } else if ((left) <= 4 && type != MP_WTYPE_F32) {                                  \
+        } else if ((left) <= 4 && MP_EXPERT_CUTS(type)) {                                  \
             EACH(4, 4, 0, 0, 0, 0, 0);                                                     \
         } else {                                                                           \
             EACH(4, 8, 0, 0, 0, 0, 0);                                                     \
@@ -170,7 +175,7 @@ MP_DEVICE void mp_experts_up(const struct mp_cuda_experts *p, const int type, co
 {
     const MP_GLOBAL struct mp_cuda_expert *e = mp_expert_of(p);
     const uint32_t channel = mp_block_x() * MP_EXPERT_UP_CHANNELS + mp_warp() * (MP_TILE_ROWS / 2);
-    const int fast = mp_tile_is_fast(e->gate | e->up, (uint64_t)p->hidden * mp_type_bytes(type),
+    const int fast = mp_tile_is_fast(type, e->gate | e->up, mp_bytes_of(type, p->hidden),
                                      p->x, p->x_stride, p->hidden);
 
     if (channel >= e->channels)
@@ -191,7 +196,7 @@ MP_DEVICE void mp_experts_down(const struct mp_cuda_experts *p, const int type, 
 {
     const MP_GLOBAL struct mp_cuda_expert *e = mp_expert_of(p);
     const uint32_t row = mp_block_x() * MP_EXPERT_DOWN_ROWS + mp_warp() * MP_TILE_ROWS;
-    const int fast = mp_tile_is_fast(e->down, (uint64_t)e->channels * mp_type_bytes(type), p->act,
+    const int fast = mp_tile_is_fast(type, e->down, mp_bytes_of(type, e->channels), p->act,
                                      p->channels, e->channels);
 
     if (row >= p->hidden)
@@ -219,12 +224,4 @@ MP_DEVICE void mp_experts_down(const struct mp_cuda_experts *p, const int type, 
         mp_experts_down(&p, type, most);                                                 \
     }
 
-MP_EXPERTS(1_f32, MP_WTYPE_F32, 1, 8)
-MP_EXPERTS(1_bf16, MP_WTYPE_BF16, 1, 10)
-MP_EXPERTS(1_f16, MP_WTYPE_F16, 1, 10)
-MP_EXPERTS(8_f32, MP_WTYPE_F32, 8, 8)
-MP_EXPERTS(8_bf16, MP_WTYPE_BF16, 8, 8)
-MP_EXPERTS(8_f16, MP_WTYPE_F16, 8, 8)
-MP_EXPERTS(_f32, MP_WTYPE_F32, 0, 2)
-MP_EXPERTS(_bf16, MP_WTYPE_BF16, 0, 3)
-MP_EXPERTS(_f16, MP_WTYPE_F16, 0, 3)
+#endif

@@ -19,7 +19,7 @@ struct mp_gemv {
 MP_DEVICE const MP_GLOBAL char *mp_matmul_w(const struct mp_cuda_matmul *p, const int type,
                                             uint32_t row)
 {
-    return (const MP_GLOBAL char *)p->w + (uint64_t)row * p->w_stride * mp_type_bytes(type);
+    return (const MP_GLOBAL char *)p->w + mp_bytes_of(type, (uint64_t)row * p->w_stride);
 }
 
 MP_DEVICE const MP_GLOBAL float *mp_matmul_x(const struct mp_cuda_matmul *p, uint32_t token)
@@ -39,8 +39,7 @@ MP_DEVICE void mp_matmul_store(const struct mp_cuda_matmul *p, uint32_t row, uin
 
 MP_DEVICE int mp_matmul_is_fast(const struct mp_cuda_matmul *p, const int type)
 {
-    return mp_tile_is_fast(p->w, (uint64_t)p->w_stride * mp_type_bytes(type), p->x, p->x_stride,
-                           p->cols);
+    return mp_tile_is_fast(type, p->w, mp_bytes_of(type, p->w_stride), p->x, p->x_stride, p->cols);
 }
 
 /* What is left of a row for this warp: all parts of its columns, or one of them. */
@@ -79,8 +78,8 @@ MP_DEVICE void mp_gemv_tile(const struct mp_gemv *g, const int type, const int n
 
     MP_UNROLL
     for (int i = 0; i < rows; i++)
-        tile.w_at[i] =
-            mp_min((uint32_t)i, g->m.rows - 1 - row) * g->m.w_stride * mp_type_bytes(type);
+        tile.w_at[i] = (uint32_t)mp_bytes_of(type, mp_min((uint32_t)i, g->m.rows - 1 - row) *
+                                                       g->m.w_stride);
     tile.w[0] = tile.w[1] = mp_matmul_w(&g->m, type, row);
     tile.x = mp_matmul_x(&g->m, first);
     tile.norm = g->norm;
@@ -89,9 +88,9 @@ MP_DEVICE void mp_gemv_tile(const struct mp_gemv *g, const int type, const int n
     for (int i = 0; i < tokens; i++)
         tile.x_at[i] = mp_min((uint32_t)i, g->m.tokens - 1 - first) * g->m.x_stride;
     tile.again = again;
-    tile.asks = rows < MP_TILE_ROWS && first == 0;
+    tile.asks = (rows < MP_TILE_ROWS || mp_is_quant(type)) && first == 0;
     tile.next = add + (uint32_t)rows < MP_TILE_ROWS && row + 2 * (uint32_t)rows <= g->m.rows
-                    ? (uint32_t)rows * g->m.w_stride * mp_type_bytes(type)
+                    ? (uint32_t)mp_bytes_of(type, (uint32_t)rows * g->m.w_stride)
                     : 0;
     y = mp_tile_dot(&tile, type, normed, rows, tokens, MP_DOT_PART_COLS(g->m.cols), cut.first,
                     cut.end, 0);
@@ -113,7 +112,8 @@ MP_DEVICE void mp_gemv_tile(const struct mp_gemv *g, const int type, const int n
 MP_DEVICE void mp_gemv_rows(const struct mp_gemv *g, const int type, const int normed,
                             const int tokens, uint32_t block)
 {
-    const int rows = MP_GEMV_ROWS(type, tokens), at_once = MP_GEMV_TOKENS(type, normed, tokens);
+    const int rows = MP_GEMV_ROWS(type, normed, tokens);
+    const int at_once = MP_GEMV_TOKENS(type, normed, tokens);
     const uint32_t passes = (uint32_t)(tokens / at_once);
 
     MP_NO_UNROLL

@@ -1,4 +1,4 @@
-/* kernels/cuda/kernels.ptx and tensor.ptx, which tools/make_ptx writes, as strings. */
+/* kernels/cuda/kernels.ptx and the others, which tools/make_ptx writes, as strings. */
 #include "kernels/cuda/cuda_kernels.h"
 
 #define TEXT(name, path)                             \
@@ -12,3 +12,6 @@
             ".previous\n")
 TEXT(mp_cuda_image, MP_CUDA_PTX "/kernels.ptx");
 TEXT(mp_cuda_tensor_image, MP_CUDA_PTX "/tensor.ptx");
+#define X(TYPE, name) TEXT(mp_cuda_##name##_image, MP_CUDA_PTX "/" #name ".ptx");
+MP_CUDA_QUANT_MAP(X)
+#undef X

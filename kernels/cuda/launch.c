@@ -46,19 +46,42 @@ struct kernels_of {
         .route = { MP_CUDA_KERNEL_route1_##name, MP_CUDA_KERNEL_route8_##name },              \
         .experts_up = EXPERTS(experts_up, name), .experts_down = EXPERTS(experts_down, name), \
         .attend = MP_CUDA_KERNEL_attend_##name,                                               \
-        .type = { MP_CUDA_KERNEL_gemm_##name, __VA_ARGS__ },                                  \
+        .type = { .gemm = MP_CUDA_KERNEL_gemm_##name, __VA_ARGS__ },                          \
     }
 
 #define NONE MP_CUDA_KERNEL_COUNT
-#define ROUNDED(name)                                                                           \
-    MP_CUDA_KERNEL_round_##name, MP_CUDA_KERNEL_tensor_##name, MP_CUDA_KERNEL_tensor_up_##name, \
-        MP_CUDA_KERNEL_tensor_down_##name
+#define EXACT .round = NONE, .tensor = NONE, .tensor_up = NONE, .tensor_down = NONE
+#define ROUNDED(name)                                                             \
+    .round = MP_CUDA_KERNEL_round_##name, .tensor = MP_CUDA_KERNEL_tensor_##name, \
+    .tensor_up = MP_CUDA_KERNEL_tensor_up_##name, .tensor_down = MP_CUDA_KERNEL_tensor_down_##name
 
-static const struct kernels_of types[MP_WTYPE_COUNT] = {
-    [MP_WTYPE_F32] = KERNELS_OF(f32, NONE, NONE, NONE, NONE),
-    [MP_WTYPE_BF16] = KERNELS_OF(bf16, ROUNDED(bf16)),
-    [MP_WTYPE_F16] = KERNELS_OF(f16, ROUNDED(f16)),
-};
+/* Eight tokens at most are those of four, or of two, at a time. */
+#define ONE_OR_MORE(kernel, type)                                                \
+    {                                                                            \
+        MP_CUDA_KERNEL_##kernel##1_##type, MP_CUDA_KERNEL_##kernel##8_##type,    \
+            MP_CUDA_KERNEL_##kernel##8_##type, MP_CUDA_KERNEL_##kernel##8_##type \
+    }
+#define QUANTISED(TYPE, name)                                      \
+    [MP_WTYPE_##TYPE] = {                                          \
+        .gemv = ONE_OR_MORE(gemv, name),                           \
+        .project = ONE_OR_MORE(project, name),                     \
+        .route = { NONE, NONE },                                   \
+        .experts_up = EXPERTS(experts_up, name),                   \
+        .experts_down = EXPERTS(experts_down, name),               \
+        .attend = NONE,                                            \
+        .type = { .gemm = MP_CUDA_KERNEL_gemm_##name,              \
+                  EXACT,                                           \
+                  .image = mp_cuda_##name##_image,                 \
+                  .first = MP_CUDA_KERNEL_gemv1_##name,            \
+                  .end = MP_CUDA_KERNEL_experts_down_##name + 1 }, \
+    },
+
+static const struct kernels_of types[MP_WTYPE_COUNT] = { [MP_WTYPE_F32] = KERNELS_OF(f32, EXACT),
+                                                         [MP_WTYPE_BF16] =
+                                                             KERNELS_OF(bf16, ROUNDED(bf16)),
+                                                         [MP_WTYPE_F16] =
+                                                             KERNELS_OF(f16, ROUNDED(f16)),
+                                                         MP_CUDA_QUANT_MAP(QUANTISED) };
 
 const struct mp_cuda_type *mp_cuda_type(uint32_t type)
 {
@@ -259,10 +282,26 @@ static struct mp_cuda_grid small(enum mp_cuda_kernel kernel, const void *params)
     }
 }
 
+/* Kernels of a quantised type cut their work as those of BF16 do. */
+static enum mp_cuda_kernel plain_of(enum mp_cuda_kernel kernel)
+{
+    static const enum mp_cuda_kernel plain[] = {
+#define X(name, params) MP_CUDA_KERNEL_##name,
+        MP_CUDA_QUANT_KERNELS(X, bf16)
+#undef X
+    };
+    const unsigned i = (unsigned)kernel - MP_CUDA_QUANT_FIRST;
+
+    return i < MP_CUDA_TENSOR_FIRST - MP_CUDA_QUANT_FIRST
+               ? plain[i % (sizeof(plain) / sizeof(plain[0]))]
+               : kernel;
+}
+
 struct mp_cuda_grid mp_cuda_kernel_grid(enum mp_cuda_kernel kernel, const void *params)
 {
     const struct mp_cuda_experts *list = params;
 
+    kernel = plain_of(kernel);
     if (kernel >= MP_CUDA_KERNEL_gemv1_f32 && kernel <= MP_CUDA_KERNEL_gemv8_f16)
         return gemv(params);
     if (kernel >= MP_CUDA_KERNEL_gemm_f32 && kernel <= MP_CUDA_KERNEL_gemm_f16)

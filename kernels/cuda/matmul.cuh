@@ -1,4 +1,7 @@
 /* Products of a matrix with 1 to 8 tokens (gemv) and with any number (gemm). */
+#ifndef MP_MATMUL_CUH
+#define MP_MATMUL_CUH
+
 #include "kernels/cuda/gemv.cuh"
 
 /* y for rows [row, row + rows) and tokens [token, token + tokens), as far as there are any */
@@ -12,7 +15,8 @@ MP_DEVICE void mp_matmul_tile(const struct mp_cuda_matmul *p, const int type, co
 
     MP_UNROLL
     for (int i = 0; i < rows; i++)
-        tile.w_at[i] = mp_min((uint32_t)i, p->rows - 1 - row) * p->w_stride * mp_type_bytes(type);
+        tile.w_at[i] =
+            (uint32_t)mp_bytes_of(type, mp_min((uint32_t)i, p->rows - 1 - row) * p->w_stride);
     tile.w[0] = tile.w[1] = mp_matmul_w(p, type, row);
     tile.x = mp_matmul_x(p, token);
     tile.again = tile.asks = 0;
@@ -65,16 +69,10 @@ MP_DEVICE void mp_gemm(const struct mp_cuda_matmul *p, const int type)
         mp_gemv_block(&g, type, 0, tokens, mp_block_x());                        \
     }
 
-#define MP_MATMULS(name, type)                                            \
-    MP_GEMV(name, type, 1)                                                \
-    MP_GEMV(name, type, 2)                                                \
-    MP_GEMV(name, type, 4)                                                \
-    MP_GEMV(name, type, 8)                                                \
+#define MP_GEMM(name, type)                                               \
     MP_KERNEL(mp_gemm_##name, mp_cuda_matmul, MP_GEMM_WARPS *MP_LANES, 3) \
     {                                                                     \
         mp_gemm(&p, type);                                                \
     }
 
-MP_MATMULS(f32, MP_WTYPE_F32)
-MP_MATMULS(bf16, MP_WTYPE_BF16)
-MP_MATMULS(f16, MP_WTYPE_F16)
+#endif

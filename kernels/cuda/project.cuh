@@ -83,14 +83,4 @@ MP_DEVICE void mp_project(const struct mp_cuda_project *p, const int type, const
         mp_project(&p, type, tokens);                                                \
     }
 
-#define MP_PROJECTS(name, type) \
-    MP_PROJECT(name, type, 1)   \
-    MP_PROJECT(name, type, 2)   \
-    MP_PROJECT(name, type, 4)   \
-    MP_PROJECT(name, type, 8)
-
-MP_PROJECTS(f32, MP_WTYPE_F32)
-MP_PROJECTS(bf16, MP_WTYPE_BF16)
-MP_PROJECTS(f16, MP_WTYPE_F16)
-
 #endif

@@ -237,13 +237,13 @@ MP_DEVICE void mp_tensor_up_tile(const struct mp_cuda_experts *p,
                                  const int type, uint32_t first)
 {
     const uint32_t channel = mp_block_x() * MP_TENSOR_CHANNELS;
-    const uint64_t stride = (uint64_t)p->hidden * mp_type_bytes(type);
+    const uint64_t stride = mp_bytes_of(type, p->hidden);
     struct mp_tensor_tile tile;
     float sum[MP_TENSOR_SUMS];
 
     tile.cols = p->hidden;
     tile.tokens = e->count - first;
-    tile.fast = mp_tile_is_fast(e->gate | e->up, stride, p->x, p->x_stride, p->hidden);
+    tile.fast = mp_tile_is_fast(type, e->gate | e->up, stride, p->x, p->x_stride, p->hidden);
     tile.w = (const MP_GLOBAL uint16_t *)(mp_tensor_w_row(0) % 16 < 8 ? e->gate : e->up) +
              (uint64_t)channel * p->hidden;
     tile.x = (const MP_GLOBAL float *)p->x;
@@ -296,13 +296,13 @@ MP_DEVICE void mp_tensor_down_tile(const struct mp_cuda_experts *p,
                                    const int type, uint32_t first)
 {
     const uint32_t row = mp_block_x() * MP_TENSOR_ROWS;
-    const uint64_t stride = (uint64_t)e->channels * mp_type_bytes(type);
+    const uint64_t stride = mp_bytes_of(type, e->channels);
     struct mp_tensor_tile tile;
     float sum[MP_TENSOR_SUMS];
 
     tile.cols = e->channels;
     tile.tokens = e->count - first;
-    tile.fast = mp_tile_is_fast(e->down, stride, p->act, p->channels, e->channels);
+    tile.fast = mp_tile_is_fast(type, e->down, stride, p->act, p->channels, e->channels);
     tile.w = (const MP_GLOBAL uint16_t *)e->down + (uint64_t)row * e->channels;
     tile.x = (const MP_GLOBAL float *)p->act + (uint64_t)(e->first + first) * p->channels;
     mp_tensor_place(&tile, p->hidden - row, e->channels, p->channels);

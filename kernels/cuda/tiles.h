@@ -30,12 +30,15 @@
 
 /* Kernels for 1, 2, 4 and 8 tokens: rows and tokens that a warp multiplies at once, and blocks
  * whose registers a multiprocessor has: 10 of 48 registers a thread, 8 of 64. */
-#define MP_GEMV_ROWS(type, tokens) \
-    ((tokens) > 1 && (type) == MP_WTYPE_F32 ? 1 : (tokens) > 1 || (type) == MP_WTYPE_F32 ? 2 : 4)
+#define MP_GEMV_ROWS(type, normed, tokens)            \
+    ((tokens) > 1 && (type) == MP_WTYPE_F32       ? 1 \
+     : (tokens) > 1 || (type) == MP_WTYPE_F32     ? 2 \
+     : (normed) && (type) >= MP_WTYPE_PLAIN_COUNT ? 2 \
+                                                  : 4)
 #define MP_GEMV_TOKENS(type, normed, tokens) \
     ((tokens) > 2 && ((normed) || (type) == MP_WTYPE_F32) ? 2 : (tokens) > 4 ? 4 : (tokens))
 #define MP_GEMV_RESIDENT(type, normed, tokens) \
-    ((type) != MP_WTYPE_F32 && !(normed) && (tokens) == 1 ? 10 : 8)
+    ((type) != MP_WTYPE_F32 && (type) < MP_WTYPE_PLAIN_COUNT && !(normed) && (tokens) == 1 ? 10 : 8)
 
 /* GEMV: the four warps of a block share out the parts of four rows, or, where rows are many or
  * parts few, take four rows each. */

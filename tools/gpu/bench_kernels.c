@@ -41,6 +41,7 @@ struct bench {
 /* One thing to measure: queue() queues launch number `n` of it. */
 struct item {
     const char *name;
+    enum { READ, MATMUL, EXPERT, ATTEND } what;
     bool headline;
     double bytes;                   /* of weights, or of keys and values, in a launch */
     double flop;                    /* 0: not worth saying */
@@ -62,15 +63,11 @@ static enum mp_status queue(struct bench *b, const struct item *item, unsigned n
     const uint64_t shift = n % places * item->step;
     enum mp_status status = MP_OK;
 
-    if (item->kernels[0] == MP_CUDA_KERNEL_read)
+    if (item->what == READ)
         now.params.read.src += shift;
-    else if ((item->kernels[0] >= MP_CUDA_KERNEL_gemv1_f32 &&
-              item->kernels[0] <= MP_CUDA_KERNEL_gemm_f16) ||
-             item->kernels[0] == MP_CUDA_KERNEL_tensor_bf16)
+    else if (item->what == MATMUL)
         now.params.matmul.w += shift;
-    else if ((item->kernels[0] >= MP_CUDA_KERNEL_experts_up1_f32 &&
-              item->kernels[0] <= MP_CUDA_KERNEL_experts_down_f16) ||
-             item->kernels[0] == MP_CUDA_KERNEL_tensor_up_bf16)
+    else if (item->what == EXPERT)
         now.params.experts.work += n % LAUNCHES * WORKS * sizeof(struct mp_cuda_expert);
     for (unsigned k = 0; k < item->kernel_count && status == MP_OK; k++)
         status = mp_gpu_launch(b->gpu, b->stream, item->kernels[k], &now.params);
@@ -144,7 +141,9 @@ static enum mp_status run(struct bench *b, const struct item *item)
 
 static enum mp_status measure_read(struct bench *b)
 {
-    struct item item = { .name = "read", .kernels = { MP_CUDA_KERNEL_read }, .kernel_count = 1 };
+    struct item item = {
+        .name = "read", .what = READ, .kernels = { MP_CUDA_KERNEL_read }, .kernel_count = 1
+    };
     const unsigned most = b->small ? 2 : 4096;
     enum mp_status status = MP_OK;
 
@@ -189,35 +188,36 @@ static enum mp_status measure_copy(struct bench *b)
 
 /* ---- what waits for memory */
 
-static enum mp_status dense(struct bench *b, const char *what, uint32_t rows, uint32_t cols,
-                            uint32_t tokens, bool tensor)
+static enum mp_status dense(struct bench *b, const char *what, enum mp_wtype type, uint32_t rows,
+                            uint32_t cols, uint32_t tokens, bool tensor)
 {
+    const uint32_t least = (uint32_t)mp_wtype_info(type)->block_elements;
     char name[64];
-    struct item item = { .name = name, .kernel_count = 1 };
+    struct item item = { .name = name, .what = MATMUL, .kernel_count = 1 };
 
     if (b->small) {
         rows = rows / 64 > 0 ? rows / 64 : 1;
-        cols = cols / 16;
+        cols = cols / 16 < least ? least : cols / 16;
     }
-    item.kernels[0] = tensor        ? MP_CUDA_KERNEL_tensor_bf16
-                      : tokens <= 8 ? mp_cuda_gemv(MP_WTYPE_BF16, tokens)
-                                    : MP_CUDA_KERNEL_gemm_bf16;
-    item.step = (uint64_t)rows * cols * 2;
+    item.kernels[0] = tensor        ? mp_cuda_type(type)->tensor
+                      : tokens <= 8 ? mp_cuda_gemv(type, tokens)
+                                    : mp_cuda_type(type)->gemm;
+    item.step = mp_wtype_bytes(type, (uint64_t)rows * cols);
     item.bytes = (double)item.step;
     item.flop = tokens > 1 ? 2.0 * rows * cols * tokens : 0;
-    item.headline = tokens == 1 && cols == 2048 && rows == 4096;
+    item.headline = tokens == 1 && cols == 2048 && rows == 4096 && type == MP_WTYPE_BF16;
     item.params.matmul = (struct mp_cuda_matmul){ .w = b->weights,
                                                   .x = b->x,
                                                   .y = b->y,
-                                                  .type = MP_WTYPE_BF16,
+                                                  .type = type,
                                                   .rows = rows,
                                                   .cols = cols,
                                                   .tokens = tokens,
                                                   .w_stride = cols,
                                                   .x_stride = cols,
                                                   .y_stride = rows };
-    snprintf(name, sizeof(name), "%s bf16 %ux%u, %u token%s", what, rows, cols, tokens,
-             tokens == 1 ? "" : "s");
+    snprintf(name, sizeof(name), "%s %s %ux%u, %u token%s", what, mp_wtype_name(type), rows, cols,
+             tokens, tokens == 1 ? "" : "s");
     return run(b, &item);
 }
 
@@ -246,31 +246,32 @@ static enum mp_status upload_work(struct bench *b, uint64_t expert_bytes, uint32
     return mp_gpu_upload(b->gpu, b->stream, b->work, b->here, b->work_bytes);
 }
 
-static enum mp_status experts(struct bench *b, uint32_t hidden, uint32_t channels, uint32_t rows,
-                              bool tensor)
+static enum mp_status experts(struct bench *b, enum mp_wtype type, uint32_t hidden,
+                              uint32_t channels, uint32_t rows, bool tensor)
 {
+    const uint32_t least = (uint32_t)mp_wtype_info(type)->block_elements;
     char name[64];
-    struct item item = { .name = name, .kernel_count = 2 };
+    struct item item = { .name = name, .what = EXPERT, .kernel_count = 2 };
+    uint64_t expert_bytes;
     enum mp_status status;
 
     if (b->small) {
-        hidden /= 16;
-        channels = 32;
+        hidden = hidden / 16 < least ? least : hidden / 16;
+        channels = least < 32 ? 32 : least;
     }
-    item.kernels[0] =
-        tensor ? MP_CUDA_KERNEL_tensor_up_bf16 : mp_cuda_experts_up(MP_WTYPE_BF16, rows);
-    item.kernels[1] =
-        tensor ? MP_CUDA_KERNEL_tensor_down_bf16 : mp_cuda_experts_down(MP_WTYPE_BF16, rows);
-    item.bytes = 3.0 * 2 * EXPERTS * hidden * channels;
-    item.flop = rows > 1 ? item.bytes * rows : 0;
-    item.headline = !tensor && (rows == 1 || rows == 8);
+    expert_bytes = 3 * mp_wtype_bytes(type, (uint64_t)hidden * channels);
+    item.kernels[0] = tensor ? mp_cuda_type(type)->tensor_up : mp_cuda_experts_up(type, rows);
+    item.kernels[1] = tensor ? mp_cuda_type(type)->tensor_down : mp_cuda_experts_down(type, rows);
+    item.bytes = (double)expert_bytes * EXPERTS;
+    item.flop = rows > 1 ? 6.0 * EXPERTS * hidden * channels * rows : 0;
+    item.headline = !tensor && (rows == 1 || rows == 8) && type == MP_WTYPE_BF16;
     item.params.experts = (struct mp_cuda_experts){
         .work = b->work,
         .row = b->work + LAUNCHES * WORKS * sizeof(struct mp_cuda_expert),
         .x = b->x,
         .act = b->y,
         .rank = b->y + (uint64_t)EXPERTS * rows * channels * sizeof(float),
-        .type = MP_WTYPE_BF16,
+        .type = type,
         .works = WORKS,
         .hidden = hidden,
         .channels = channels,
@@ -278,11 +279,12 @@ static enum mp_status experts(struct bench *b, uint32_t hidden, uint32_t channel
         .x_stride = hidden,
         .rows_max = rows,
     };
-    snprintf(name, sizeof(name), "experts%s bf16 8 of 128, %ux%u, %u row%s",
-             tensor ? " (tensor)" : "", channels, hidden, rows, rows == 1 ? "" : "s");
+    snprintf(name, sizeof(name), "experts%s %s 8 of 128, %ux%u, %u row%s",
+             tensor ? " (tensor)" : "", mp_wtype_name(type), channels, hidden, rows,
+             rows == 1 ? "" : "s");
     status = mp_gpu_finish(b->gpu, b->stream);
     if (status == MP_OK)
-        status = upload_work(b, (uint64_t)6 * hidden * channels, channels, rows);
+        status = upload_work(b, expert_bytes, channels, rows);
     return status == MP_OK ? run(b, &item) : status;
 }
 
@@ -290,7 +292,7 @@ static enum mp_status attention(struct bench *b, enum mp_wtype type, uint32_t po
 {
     const uint32_t heads = 32, kv_heads = 4, dim = b->small ? 16 : 128;
     char name[64];
-    struct item item = { .name = name, .kernel_count = 1 };
+    struct item item = { .name = name, .what = ATTEND, .kernel_count = 1 };
     uint32_t *here = b->here;
     enum mp_status status = mp_gpu_finish(b->gpu, b->stream);
     uint64_t cache_bytes;
@@ -333,9 +335,22 @@ static enum mp_status tensor_cores(struct bench *b)
     if (status == MP_ERR_UNSUPPORTED)
         return MP_OK;
     for (size_t i = 0; i < (b->small ? 1 : MP_ARRAY_LEN(tokens)) && status == MP_OK; i++)
-        status = dense(b, "product (tensor)", 4096, 2048, tokens[i], true);
+        status = dense(b, "product (tensor)", MP_WTYPE_BF16, 4096, 2048, tokens[i], true);
     for (size_t i = 0; i < (b->small ? 1 : MP_ARRAY_LEN(tokens)) && status == MP_OK; i++)
-        status = experts(b, 2048, 768, tokens[i], true);
+        status = experts(b, MP_WTYPE_BF16, 2048, 768, tokens[i], true);
+    return status;
+}
+
+/* Blocks of random bytes, whose scales are numbers (fill_weights()). */
+static enum mp_status quantised(struct bench *b, enum mp_wtype type)
+{
+    static const uint32_t tokens[] = { 1, 8, 64 };
+    enum mp_status status = mp_gpu_load_type(b->gpu, type);
+
+    for (size_t i = 0; i < (b->small ? 1 : MP_ARRAY_LEN(tokens)) && status == MP_OK; i++)
+        status = dense(b, "product", type, 4096, 2048, tokens[i], false);
+    for (size_t i = 0; i < (b->small ? 1 : MP_ARRAY_LEN(tokens)) && status == MP_OK; i++)
+        status = experts(b, type, 2048, 768, tokens[i], false);
     return status;
 }
 
@@ -346,15 +361,18 @@ static enum mp_status run_all(struct bench *b)
     enum mp_status status = MP_OK;
 
     for (size_t i = 0; i < token_counts && status == MP_OK; i++)
-        status = dense(b, "product", 4096, 2048, tokens[i], false);
+        status = dense(b, "product", MP_WTYPE_BF16, 4096, 2048, tokens[i], false);
     for (size_t i = 0; i < 4 && status == MP_OK; i++)
-        status = dense(b, "product", 512, 2048, tokens[i], false);
+        status = dense(b, "product", MP_WTYPE_BF16, 512, 2048, tokens[i], false);
     if (status == MP_OK)
-        status = dense(b, "product", 151936, 2048, 1, false);
+        status = dense(b, "product", MP_WTYPE_BF16, 151936, 2048, 1, false);
     for (size_t i = 0; i < token_counts && status == MP_OK; i++)
-        status = experts(b, 2048, 768, tokens[i], false);
+        status = experts(b, MP_WTYPE_BF16, 2048, 768, tokens[i], false);
     if (status == MP_OK)
         status = tensor_cores(b);
+#define X(TYPE, name) status = status == MP_OK ? quantised(b, MP_WTYPE_##TYPE) : status;
+    MP_CUDA_QUANT_MAP(X)
+#undef X
     for (uint32_t positions = 1024; positions <= 16384 && status == MP_OK; positions *= 4) {
         for (unsigned i = 0; i < 4 && status == MP_OK; i++)
             status = attention(b, i < 2 ? MP_WTYPE_F32 : MP_WTYPE_BF16, positions, i % 2 == 1);

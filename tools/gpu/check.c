@@ -78,6 +78,9 @@ enum mp_status check_open(unsigned ordinal, const char *only, struct check **che
         printf("no kernels for tensor cores: %s\n", mp_error_last()->text);
     if (!check->tensor && status != MP_ERR_UNSUPPORTED)
         check_case(check, MP_CUDA_TENSOR_FIRST, false, "they cannot be loaded");
+#define X(TYPE, name) need(check, mp_gpu_load_type(check->gpu, MP_WTYPE_##TYPE));
+    MP_CUDA_QUANT_MAP(X)
+#undef X
     *check_p = check;
     return MP_OK;
 }
@@ -188,11 +191,30 @@ void *check_table(struct check *check, const void *data, size_t bytes)
     return to;
 }
 
-/* Bits that are a finite number in every type. */
-void *check_weights(struct check *check, enum mp_wtype type, size_t count)
+/* The scales of a block, which are random bytes, become about 1/64. */
+static void tame_scales(unsigned char *block, enum mp_wtype type)
 {
-    void *to = check_space(check, mp_wtype_bytes(type, count));
+    const size_t at = type == MP_WTYPE_Q6_K ? 208 : 0;
 
+    block[at + 1] = (unsigned char)((block[at + 1] & 0x83) | 0x24);
+    if (type == MP_WTYPE_Q4_K)
+        block[at + 3] = (unsigned char)((block[at + 3] & 0x83) | 0x24);
+}
+
+static void fill_blocks(struct check *check, unsigned char *to, enum mp_wtype type, size_t count)
+{
+    const struct mp_wtype_info *info = mp_wtype_info(type);
+
+    for (size_t b = 0; b < count / info->block_elements; b++, to += info->block_bytes) {
+        for (size_t i = 0; i < info->block_bytes; i++)
+            to[i] = (unsigned char)(check_random(check) >> 24);
+        tame_scales(to, type);
+    }
+}
+
+/* Bits that are a finite number in every type. */
+static void fill_numbers(struct check *check, char *to, enum mp_wtype type, size_t count)
+{
     for (size_t i = 0; i < count; i++) {
         const uint32_t random = check_random(check);
         const float f = ((float)(random >> 8) / 8388608.0f - 1) * 0.25f;
@@ -203,11 +225,26 @@ void *check_weights(struct check *check, enum mp_wtype type, size_t count)
         half = (uint16_t)(type == MP_WTYPE_F16 ? (random & 0x83ff) | (random >> 16) % 13 << 10
                                                : bits >> 16);
         if (type == MP_WTYPE_F32)
-            memcpy((char *)to + i * 4, &f, 4);
+            memcpy(to + i * 4, &f, 4);
         else
-            memcpy((char *)to + i * 2, &half, 2);
+            memcpy(to + i * 2, &half, 2);
     }
+}
+
+void *check_shifted(struct check *check, enum mp_wtype type, size_t count, size_t shift)
+{
+    char *to = (char *)check_space(check, mp_wtype_bytes(type, count) + shift) + shift;
+
+    if (type < MP_WTYPE_PLAIN_COUNT)
+        fill_numbers(check, to, type, count);
+    else
+        fill_blocks(check, (unsigned char *)to, type, count);
     return to;
+}
+
+void *check_weights(struct check *check, enum mp_wtype type, size_t count)
+{
+    return check_shifted(check, type, count, 0);
 }
 
 /* ---- both sides */
@@ -406,6 +443,21 @@ float *check_want(size_t count)
     if (want == NULL)
         need(NULL, mp_fail_no_memory("what is expected", count * sizeof(*want)));
     return want;
+}
+
+void check_product(float *y, const void *w, enum mp_wtype type, size_t w_stride, const float *x,
+                   size_t x_stride, size_t rows, size_t cols, size_t tokens)
+{
+    float *wide = NULL;
+
+    if (type >= MP_WTYPE_PLAIN_COUNT) {
+        wide = check_want(rows * w_stride);
+        mp_wtype_info(type)->convert(wide, w, rows * w_stride);
+        w = wide;
+        type = MP_WTYPE_F32;
+    }
+    mp_kernels_ref.matmul(y, rows, w, type, w_stride, x, x_stride, rows, cols, tokens);
+    free(wide);
 }
 
 void check_near(struct check *check, enum mp_cuda_kernel kernel, const float *got, uint32_t stride,

@@ -25,9 +25,12 @@ enum mp_status check_open(unsigned ordinal, const char *only, struct check **che
 bool check_report(struct check *check);
 void check_close(struct check *check); /* NULL is allowed */
 
-/* Operands of the case: numbers in [-1, 1); weights in [-1/4, 1/4]; rubbish; a copy of `data`. */
+/* Operands of the case: numbers in [-1, 1); weights in [-1/4, 1/4], or blocks of any numbers with
+ * scales of about 1/64, `count` being whole blocks; rubbish; a copy of `data`. */
 float *check_floats(struct check *check, size_t count);
 void *check_weights(struct check *check, enum mp_wtype type, size_t count);
+/* As check_weights(), so many bytes behind a multiple of 16. */
+void *check_shifted(struct check *check, enum mp_wtype type, size_t count, size_t shift);
 void *check_space(struct check *check, size_t bytes);
 void *check_copy(struct check *check, const void *data, size_t bytes);
 /* A copy of `data`, in which words that are addresses of operands are translated. */
@@ -65,6 +68,11 @@ void check_near(struct check *check, enum mp_cuda_kernel kernel, const float *go
                 float *want, uint32_t width, uint32_t rows, const char *what);
 /* Memory for `want`. */
 float *check_want(size_t count);
+
+/* mp_kernels_ref.matmul() without strides, but with activations as they are: quantised weights are
+ * decoded first. */
+void check_product(float *y, const void *w, enum mp_wtype type, size_t w_stride, const float *x,
+                   size_t x_stride, size_t rows, size_t cols, size_t tokens);
 
 /* A case of a kernel whose result is not in memory: is it as it should be? */
 void check_case(struct check *check, enum mp_cuda_kernel kernel, bool good, const char *what);

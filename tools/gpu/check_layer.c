@@ -173,6 +173,9 @@ void check_layers(struct check *c, bool few)
         embed(c, type, 33, 3);
         embed(c, type, few ? 256 : 2048, few ? 1 : 64);
     }
+#define X(TYPE, name) embed(c, MP_WTYPE_##TYPE, 512, few ? 1 : 64);
+    MP_CUDA_QUANT_MAP(X)
+#undef X
 }
 
 /* ---- attention */

@@ -23,9 +23,8 @@ static void near_products(struct check *c, enum mp_cuda_kernel kernel,
     const float *bias = (const float *)(uintptr_t)p->bias;
     float *want = check_want((size_t)p->tokens * p->rows);
 
-    mp_kernels_ref.matmul(want, p->rows, (const void *)(uintptr_t)p->w, (enum mp_wtype)p->type,
-                          p->w_stride, (const float *)(uintptr_t)p->x, p->x_stride, p->rows,
-                          p->cols, p->tokens);
+    check_product(want, (const void *)(uintptr_t)p->w, (enum mp_wtype)p->type, p->w_stride,
+                  (const float *)(uintptr_t)p->x, p->x_stride, p->rows, p->cols, p->tokens);
     if (before != NULL) {
         for (size_t i = 0; i < (size_t)p->tokens * p->rows; i++)
             want[i] += bias[i % p->rows] + before[i / p->rows * p->y_stride + i % p->rows];
@@ -34,17 +33,18 @@ static void near_products(struct check *c, enum mp_cuda_kernel kernel,
                what);
 }
 
-/* `gap` 0: as in production; else elements between rows, and weights off by one element. */
+/* `gap` 0: as in production; else elements between rows, and weights off by an element or 2 bytes.
+ */
 static void matmul(struct check *c, bool gemm, unsigned type, uint32_t rows, uint32_t cols,
                    uint32_t tokens, uint32_t gap)
 {
     const enum mp_cuda_kernel kernel = gemm ? mp_cuda_type(type)->gemm : mp_cuda_gemv(type, tokens);
     const uint32_t stride = cols + gap;
     const size_t y_count = (size_t)tokens * (rows + gap);
-    const size_t shift = gap > 0 ? mp_wtype_bytes((enum mp_wtype)type, 1) : 0;
-    const char *w = check_weights(c, (enum mp_wtype)type, (size_t)rows * stride + 1);
+    const size_t shift = gap == 0 ? 0 : type == MP_WTYPE_F32 ? 4 : 2;
+    const char *w = check_shifted(c, (enum mp_wtype)type, (size_t)rows * stride, shift);
     const float *x = check_floats(c, (size_t)tokens * stride);
-    struct mp_cuda_matmul p = { .w = check_at(w + shift),
+    struct mp_cuda_matmul p = { .w = check_at(w),
                                 .x = check_at(x),
                                 .y = check_at(check_floats(c, y_count)),
                                 .type = type,
@@ -178,6 +178,21 @@ static void project(struct check *c, unsigned type, uint32_t rows, uint32_t cols
     check_end(c);
 }
 
+static void quantised(struct check *c, unsigned type, bool few)
+{
+    static const uint32_t tokens[] = { 1, 5, 8, 2 };
+
+    for (size_t i = 0; i < (few ? 2 : MP_ARRAY_LEN(tokens)); i++) {
+        matmul(c, false, type, few ? 6 : 512, few ? 1280 : 2048, tokens[i], 0);
+        matmul(c, false, type, 33, 512, tokens[i], 256);
+        project(c, type, few ? 6 : 512, few ? 1280 : 2048, tokens[i]);
+    }
+    matmul(c, true, type, few ? 33 : 768, few ? 256 : 2048, few ? 9 : 67, 0);
+    matmul(c, true, type, 5, 256, 9, 256);
+    if (!few)
+        matmul(c, false, type, MP_GEMV_SPLIT_ROWS_MAX + 3, 1280, 1, 0);
+}
+
 /* Every cut of the tiles: columns shared out and not, 1, 2, 4 and 8 tokens, and more in blocks. */
 void check_matmuls(struct check *c, bool few)
 {
@@ -210,6 +225,9 @@ void check_matmuls(struct check *c, bool few)
             matmul(c, false, type, 4096, 2048, 1, 0);
         matmul(c, false, type, 1, 1, 1, 0);
     }
+#define X(TYPE, name) quantised(c, MP_WTYPE_##TYPE, few);
+    MP_CUDA_QUANT_MAP(X)
+#undef X
 }
 
 /* ---- experts */
@@ -221,9 +239,10 @@ struct list {
     uint32_t *row;               /* (tokens, top_k) */
 };
 
-/* Token t chooses experts (3 t + 5 r) % experts; the others' entries stay empty, as in a graph. */
+/* Token t chooses experts (3 t + 5 r) % experts; the others' entries stay empty, as in a graph.
+ * Every second one has fewer channels. */
 static void fill_list(struct list *list, const char *weights, size_t matrix_bytes, uint32_t copies,
-                      bool accumulate)
+                      uint32_t fewer, bool accumulate)
 {
     uint32_t used = 0;
 
@@ -240,7 +259,7 @@ static void fill_list(struct list *list, const char *weights, size_t matrix_byte
                                                  .down = at + 2 * matrix_bytes,
                                                  .first = first,
                                                  .count = used - first,
-                                                 .channels = list->channels - (e % 2) * 8,
+                                                 .channels = list->channels - (e % 2) * fewer,
                                                  .accumulate = accumulate };
     }
 }
@@ -261,17 +280,15 @@ static void near_expert(const struct list *list, const struct mp_cuda_expert *w,
         float *to = want + (is_up ? (size_t)i * F : (size_t)row * H);
 
         if (is_up) {
-            mp_kernels_ref.matmul(to, F, (const void *)(uintptr_t)w->gate, type, H, in, H,
-                                  w->channels, H, 1);
-            mp_kernels_ref.matmul(up, F, (const void *)(uintptr_t)w->up, type, H, in, H,
-                                  w->channels, H, 1);
+            check_product(to, (const void *)(uintptr_t)w->gate, type, H, in, H, w->channels, H, 1);
+            check_product(up, (const void *)(uintptr_t)w->up, type, H, in, H, w->channels, H, 1);
             mp_kernels_ref.silu_mul(to, up, w->channels);
             memcpy(to + w->channels, act + (size_t)i * F + w->channels,
                    (F - w->channels) * sizeof(float)); /* none of the expert's */
             continue;
         }
-        mp_kernels_ref.matmul(to, H, (const void *)(uintptr_t)w->down, type, w->channels,
-                              act + (size_t)i * F, F, H, w->channels, 1);
+        check_product(to, (const void *)(uintptr_t)w->down, type, w->channels, act + (size_t)i * F,
+                      F, H, w->channels, 1);
         if (w->accumulate) {
             for (uint32_t h = 0; h < H; h++)
                 to[h] += before[(size_t)row * H + h];
@@ -369,7 +386,8 @@ static void experts(struct check *c, unsigned type, struct list *list, bool accu
     list->row = calloc(ranks, sizeof(uint32_t));
     if (list->work == NULL || list->row == NULL)
         exit(1);
-    fill_list(list, w, mp_wtype_bytes((enum mp_wtype)type, matrix), copies, accumulate);
+    fill_list(list, w, mp_wtype_bytes((enum mp_wtype)type, matrix), copies,
+              type < MP_WTYPE_PLAIN_COUNT ? 8 : 256, accumulate);
     p.work = check_at(check_table(c, list->work, list->experts * sizeof(list->work[0])));
     p.row = check_at(check_copy(c, list->row, ranks * sizeof(uint32_t)));
     snprintf(what, sizeof(what), "%s, %u of %u x %u, %u tokens%s", type_name(type), list->experts,
@@ -388,6 +406,17 @@ static void experts(struct check *c, unsigned type, struct list *list, bool accu
     check_end(c);
     free(list->work);
     free(list->row);
+}
+
+static void quantised_experts(struct check *c, unsigned type, bool few)
+{
+    static const uint32_t tokens[] = { 1, 3, 12, 8, 40 };
+
+    for (size_t i = 0; i < (few ? 3 : MP_ARRAY_LEN(tokens)); i++) {
+        struct list list = { few ? 4 : 16, 2, tokens[i], 256, 512, NULL, NULL };
+
+        experts(c, type, &list, i % 2 == 1, false);
+    }
 }
 
 void check_experts(struct check *c, bool few)
@@ -411,4 +440,7 @@ void check_experts(struct check *c, bool few)
             experts(c, type, &aligned, i % 2 == 0, true);
         }
     }
+#define X(TYPE, name) quantised_experts(c, MP_WTYPE_##TYPE, few);
+    MP_CUDA_QUANT_MAP(X)
+#undef X
 }

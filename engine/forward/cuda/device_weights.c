@@ -73,10 +73,11 @@ static enum mp_status place(struct loader *loader, const void **data_p, uint64_t
     return status;
 }
 
-static enum mp_status need_type(enum mp_wtype type)
+/* The device has kernels for weights of this type from here on. */
+static enum mp_status need_type(struct mp_device *device, enum mp_wtype type)
 {
     if (mp_cuda_type(type) != NULL)
-        return MP_OK;
+        return mp_gpu_load_type(device->gpu, type);
     return mp_fail(MP_ERR_MODEL, "E_UNSUPPORTED",
                    "the model has weights of type %s, for which devices have no kernels; use "
                    "--device cpu",
@@ -84,12 +85,12 @@ static enum mp_status need_type(enum mp_wtype type)
 }
 
 /* One kernel computes gates and ups of an expert, another one what they go into. */
-static enum mp_status need_expert(const struct mp_expert_types *types)
+static enum mp_status need_expert(struct mp_device *device, const struct mp_expert_types *types)
 {
     enum mp_status status = MP_OK;
 
     for (unsigned i = 0; i < MP_EXPERT_PIECES && status == MP_OK; i++)
-        status = need_type(types->piece[i]);
+        status = need_type(device, types->piece[i]);
     if (status != MP_OK || types->piece[MP_PIECE_UP] == types->piece[MP_PIECE_GATE])
         return status;
     return mp_fail(MP_ERR_MODEL, "E_UNSUPPORTED",
@@ -97,6 +98,18 @@ static enum mp_status need_expert(const struct mp_expert_types *types)
                    "one type for both; use --device cpu",
                    mp_wtype_name(types->piece[MP_PIECE_GATE]),
                    mp_wtype_name(types->piece[MP_PIECE_UP]));
+}
+
+static enum mp_status need_role(struct mp_device *device, enum mp_role role, enum mp_wtype type)
+{
+    const enum mp_status status = need_type(device, type);
+
+    if (status != MP_OK || role != MP_ROLE_ROUTER || mp_cuda_route(type, 1) != MP_CUDA_KERNEL_COUNT)
+        return status;
+    return mp_fail(MP_ERR_MODEL, "E_UNSUPPORTED",
+                   "the model has routers of type %s, for which devices have no kernels; use "
+                   "--device cpu",
+                   mp_wtype_name(type));
 }
 
 /* A matrix, or floats that were converted when the weights were read. */
@@ -112,7 +125,7 @@ static enum mp_status place_role(struct loader *loader, enum mp_role role, uint3
     enum mp_status status;
 
     if (info->cols != MP_DIM_NONE) {
-        status = need_type(view->type);
+        status = need_role(loader->device, role, view->type);
         return status != MP_OK ? status
                                : place(loader, &view->data,
                                        mp_wtype_bytes(view->type, view->rows * view->cols));
@@ -187,7 +200,7 @@ enum mp_status mp_device_load_weights(struct mp_device *device)
     enum mp_status status = MP_OK;
 
     for (uint32_t e = 0; e < experts && status == MP_OK; e++)
-        status = need_expert(&from->unit_types[e]);
+        status = need_expert(device, &from->unit_types[e]);
     if (status != MP_OK)
         return status;
 

@@ -131,6 +131,12 @@ MP_DEVICE uint32_t mp_as_bits(float value)
     return __builtin_bit_cast(uint32_t, value);
 }
 
+/* Four of the eight bytes of a and b, by four halves of bytes from 0 to 7, low ones first. */
+MP_DEVICE uint32_t mp_permute(uint32_t a, uint32_t b, uint32_t select)
+{
+    return __nvvm_prmt(a, b, select);
+}
+
 /* The two F16 of a word. */
 MP_DEVICE float mp_half_low(uint32_t word)
 {

@@ -142,6 +142,17 @@ static inline uint32_t mp_as_bits(float value)
     return bits;
 }
 
+/* Four of the eight bytes of a and b, by four halves of bytes from 0 to 7, low ones first. */
+static inline uint32_t mp_permute(uint32_t a, uint32_t b, uint32_t select)
+{
+    const uint64_t bytes = (uint64_t)b << 32 | a;
+    uint32_t word = 0;
+
+    for (uint32_t i = 0; i < 4; i++)
+        word |= (uint32_t)(bytes >> 8 * (select >> 4 * i & 7) & 0xff) << 8 * i;
+    return word;
+}
+
 /* Shifted into a float's place, an F16 is 2^112 times too small, denormals too. */
 static inline float mp_half_low(uint32_t word)
 {

@@ -1,24 +1,24 @@
-/* The table of kernels of one compilation; see table.h. */
+/* The tables of kernels of one compilation; see table.h. */
 #include <string.h>
 
 #include "tests/device/simt/table.h"
 
-static const struct mp_simt_kernel *table(void)
+static const struct mp_simt_kernel *table(bool quant)
 {
 #ifdef MP_SIMT_FMA
     if (__builtin_cpu_supports("fma") && __builtin_cpu_supports("avx2"))
-        return mp_simt_table_fma;
+        return quant ? mp_simt_quant_fma : mp_simt_kernels_fma;
 #endif
-    return mp_simt_table_plain;
+    return quant ? mp_simt_quant_plain : mp_simt_kernels_plain;
 }
 
 const struct mp_simt_kernel *mp_simt_find(const char *name)
 {
-    const struct mp_simt_kernel *kernels = table();
-
-    for (int i = 0; i < MP_CUDA_KERNEL_COUNT; i++) {
-        if (strcmp(kernels[i].name, name) == 0)
-            return &kernels[i];
+    for (int i = 0; i < 2; i++) {
+        for (const struct mp_simt_kernel *k = table(i > 0); k->name != NULL; k++) {
+            if (strcmp(k->name, name) == 0)
+                return k;
+        }
     }
     return NULL;
 }

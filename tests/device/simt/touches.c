@@ -29,14 +29,16 @@ static void rows(const struct out *out, uint64_t address, uint64_t count, uint64
         (void)range(out, address, ((count - 1) * stride + width) * element_bytes, write);
 }
 
-static uint64_t type_bytes(int type)
+static uint64_t type_bytes(int type, uint64_t elements)
 {
-    return type == MP_WTYPE_F32 ? 4 : 2;
+    return mp_wtype_bytes((enum mp_wtype)type, elements);
 }
 
 static void matmul(const struct mp_cuda_matmul *p, int type, const struct out *out)
 {
-    rows(out, p->w, p->rows, p->w_stride, p->cols, type_bytes(type), false);
+    if (p->rows > 0 && p->cols > 0)
+        (void)range(out, p->w, type_bytes(type, (p->rows - 1) * (uint64_t)p->w_stride + p->cols),
+                    false);
     rows(out, p->x, p->tokens, p->x_stride, p->cols, sizeof(float), false);
     if (p->bias != 0 && p->tokens > 0)
         (void)floats(out, p->bias, p->rows, false);
@@ -55,7 +57,7 @@ static void project(const struct mp_cuda_project *p, int type, const struct out 
     for (unsigned i = 0; i < 3; i++) {
         const struct mp_cuda_part *part = &p->part[i];
 
-        (void)range(out, part->w, (uint64_t)part->rows * p->in.cols * type_bytes(type), false);
+        (void)range(out, part->w, type_bytes(type, (uint64_t)part->rows * p->in.cols), false);
         if (part->bias != 0)
             (void)floats(out, part->bias, part->rows, false);
         (void)floats(out, part->y, (uint64_t)p->in.tokens * part->rows, true);
@@ -64,7 +66,7 @@ static void project(const struct mp_cuda_project *p, int type, const struct out 
 
 static void embed(const struct mp_cuda_embed *p, const struct out *out)
 {
-    const uint64_t row_bytes = p->width * type_bytes((int)p->type);
+    const uint64_t row_bytes = type_bytes((int)p->type, p->width);
 
     if (range(out, p->token, p->tokens * sizeof(uint32_t), false)) {
         for (uint32_t t = 0; t < p->tokens; t++) {
@@ -182,7 +184,7 @@ static void expert(const struct mp_cuda_experts *p, const struct mp_cuda_expert 
 {
     const uint32_t *row = (const uint32_t *)(uintptr_t)p->row + e->first;
     const uint64_t act = p->act + (uint64_t)e->first * p->channels * sizeof(float);
-    const uint64_t bytes = (uint64_t)e->channels * p->hidden * type_bytes(type);
+    const uint64_t bytes = type_bytes(type, (uint64_t)e->channels * p->hidden);
 
     rows(out, act, e->count, p->channels, e->channels, sizeof(float), is_up);
     if (is_up) {
@@ -251,7 +253,7 @@ static void route(const struct mp_cuda_route *p, int type, const struct out *out
     const uint64_t T = p->in.tokens, H = p->in.cols;
 
     normed(&p->in, out);
-    (void)range(out, p->w, (uint64_t)p->experts * H * type_bytes(type), false);
+    (void)range(out, p->w, type_bytes(type, (uint64_t)p->experts * H), false);
     (void)floats(out, p->out, T * H, true);
     if (p->kept != 0)
         (void)floats(out, p->kept, T * H, true);
@@ -326,33 +328,28 @@ uint64_t mp_simt_idle_blocks(const struct mp_simt_kernel *kernel, const void *pa
     }
 TOUCHES(embed, mp_cuda_embed, embed(p, out))
 TOUCHES(rmsnorm, mp_cuda_rmsnorm, rmsnorm(p, out))
-TOUCHES(gemv1_f32, mp_cuda_matmul, matmul(p, MP_WTYPE_F32, out))
-TOUCHES(gemv2_f32, mp_cuda_matmul, matmul(p, MP_WTYPE_F32, out))
-TOUCHES(gemv4_f32, mp_cuda_matmul, matmul(p, MP_WTYPE_F32, out))
-TOUCHES(gemv8_f32, mp_cuda_matmul, matmul(p, MP_WTYPE_F32, out))
-TOUCHES(gemv1_bf16, mp_cuda_matmul, matmul(p, MP_WTYPE_BF16, out))
-TOUCHES(gemv2_bf16, mp_cuda_matmul, matmul(p, MP_WTYPE_BF16, out))
-TOUCHES(gemv4_bf16, mp_cuda_matmul, matmul(p, MP_WTYPE_BF16, out))
-TOUCHES(gemv8_bf16, mp_cuda_matmul, matmul(p, MP_WTYPE_BF16, out))
-TOUCHES(gemv1_f16, mp_cuda_matmul, matmul(p, MP_WTYPE_F16, out))
-TOUCHES(gemv2_f16, mp_cuda_matmul, matmul(p, MP_WTYPE_F16, out))
-TOUCHES(gemv4_f16, mp_cuda_matmul, matmul(p, MP_WTYPE_F16, out))
-TOUCHES(gemv8_f16, mp_cuda_matmul, matmul(p, MP_WTYPE_F16, out))
-TOUCHES(gemm_f32, mp_cuda_matmul, matmul(p, MP_WTYPE_F32, out))
-TOUCHES(gemm_bf16, mp_cuda_matmul, matmul(p, MP_WTYPE_BF16, out))
-TOUCHES(gemm_f16, mp_cuda_matmul, matmul(p, MP_WTYPE_F16, out))
-TOUCHES(project1_f32, mp_cuda_project, project(p, MP_WTYPE_F32, out))
-TOUCHES(project2_f32, mp_cuda_project, project(p, MP_WTYPE_F32, out))
-TOUCHES(project4_f32, mp_cuda_project, project(p, MP_WTYPE_F32, out))
-TOUCHES(project8_f32, mp_cuda_project, project(p, MP_WTYPE_F32, out))
-TOUCHES(project1_bf16, mp_cuda_project, project(p, MP_WTYPE_BF16, out))
-TOUCHES(project2_bf16, mp_cuda_project, project(p, MP_WTYPE_BF16, out))
-TOUCHES(project4_bf16, mp_cuda_project, project(p, MP_WTYPE_BF16, out))
-TOUCHES(project8_bf16, mp_cuda_project, project(p, MP_WTYPE_BF16, out))
-TOUCHES(project1_f16, mp_cuda_project, project(p, MP_WTYPE_F16, out))
-TOUCHES(project2_f16, mp_cuda_project, project(p, MP_WTYPE_F16, out))
-TOUCHES(project4_f16, mp_cuda_project, project(p, MP_WTYPE_F16, out))
-TOUCHES(project8_f16, mp_cuda_project, project(p, MP_WTYPE_F16, out))
+#define TOUCHES_FEW(TYPE, name)                                                             \
+    TOUCHES(gemv1_##name, mp_cuda_matmul, matmul(p, MP_WTYPE_##TYPE, out))                  \
+    TOUCHES(gemv8_##name, mp_cuda_matmul, matmul(p, MP_WTYPE_##TYPE, out))                  \
+    TOUCHES(gemm_##name, mp_cuda_matmul, matmul(p, MP_WTYPE_##TYPE, out))                   \
+    TOUCHES(project1_##name, mp_cuda_project, project(p, MP_WTYPE_##TYPE, out))             \
+    TOUCHES(project8_##name, mp_cuda_project, project(p, MP_WTYPE_##TYPE, out))             \
+    TOUCHES(experts_up1_##name, mp_cuda_experts, experts(p, MP_WTYPE_##TYPE, true, out))    \
+    TOUCHES(experts_up8_##name, mp_cuda_experts, experts(p, MP_WTYPE_##TYPE, true, out))    \
+    TOUCHES(experts_up_##name, mp_cuda_experts, experts(p, MP_WTYPE_##TYPE, true, out))     \
+    TOUCHES(experts_down1_##name, mp_cuda_experts, experts(p, MP_WTYPE_##TYPE, false, out)) \
+    TOUCHES(experts_down8_##name, mp_cuda_experts, experts(p, MP_WTYPE_##TYPE, false, out)) \
+    TOUCHES(experts_down_##name, mp_cuda_experts, experts(p, MP_WTYPE_##TYPE, false, out))
+#define TOUCHES_PLAIN(TYPE, name)                                               \
+    TOUCHES_FEW(TYPE, name)                                                     \
+    TOUCHES(gemv2_##name, mp_cuda_matmul, matmul(p, MP_WTYPE_##TYPE, out))      \
+    TOUCHES(gemv4_##name, mp_cuda_matmul, matmul(p, MP_WTYPE_##TYPE, out))      \
+    TOUCHES(project2_##name, mp_cuda_project, project(p, MP_WTYPE_##TYPE, out)) \
+    TOUCHES(project4_##name, mp_cuda_project, project(p, MP_WTYPE_##TYPE, out))
+TOUCHES_PLAIN(F32, f32)
+TOUCHES_PLAIN(BF16, bf16)
+TOUCHES_PLAIN(F16, f16)
+MP_CUDA_QUANT_MAP(TOUCHES_FEW)
 TOUCHES(place, mp_cuda_place, place(p, out))
 TOUCHES(attend_f32, mp_cuda_attend, attention(p, out, MP_WTYPE_F32))
 TOUCHES(attend_bf16, mp_cuda_attend, attention(p, out, MP_WTYPE_BF16))
@@ -361,24 +358,6 @@ TOUCHES(softmax, mp_cuda_softmax,
         rows(out, p->x, p->tokens, p->stride, p->width, sizeof(float), true))
 TOUCHES(axpy, mp_cuda_axpy, axpy(p, out))
 TOUCHES(silu_mul, mp_cuda_silu_mul, silu_mul(p, out))
-TOUCHES(experts_up1_f32, mp_cuda_experts, experts(p, MP_WTYPE_F32, true, out))
-TOUCHES(experts_up8_f32, mp_cuda_experts, experts(p, MP_WTYPE_F32, true, out))
-TOUCHES(experts_up_f32, mp_cuda_experts, experts(p, MP_WTYPE_F32, true, out))
-TOUCHES(experts_up1_bf16, mp_cuda_experts, experts(p, MP_WTYPE_BF16, true, out))
-TOUCHES(experts_up8_bf16, mp_cuda_experts, experts(p, MP_WTYPE_BF16, true, out))
-TOUCHES(experts_up_bf16, mp_cuda_experts, experts(p, MP_WTYPE_BF16, true, out))
-TOUCHES(experts_up1_f16, mp_cuda_experts, experts(p, MP_WTYPE_F16, true, out))
-TOUCHES(experts_up8_f16, mp_cuda_experts, experts(p, MP_WTYPE_F16, true, out))
-TOUCHES(experts_up_f16, mp_cuda_experts, experts(p, MP_WTYPE_F16, true, out))
-TOUCHES(experts_down1_f32, mp_cuda_experts, experts(p, MP_WTYPE_F32, false, out))
-TOUCHES(experts_down8_f32, mp_cuda_experts, experts(p, MP_WTYPE_F32, false, out))
-TOUCHES(experts_down_f32, mp_cuda_experts, experts(p, MP_WTYPE_F32, false, out))
-TOUCHES(experts_down1_bf16, mp_cuda_experts, experts(p, MP_WTYPE_BF16, false, out))
-TOUCHES(experts_down8_bf16, mp_cuda_experts, experts(p, MP_WTYPE_BF16, false, out))
-TOUCHES(experts_down_bf16, mp_cuda_experts, experts(p, MP_WTYPE_BF16, false, out))
-TOUCHES(experts_down1_f16, mp_cuda_experts, experts(p, MP_WTYPE_F16, false, out))
-TOUCHES(experts_down8_f16, mp_cuda_experts, experts(p, MP_WTYPE_F16, false, out))
-TOUCHES(experts_down_f16, mp_cuda_experts, experts(p, MP_WTYPE_F16, false, out))
 TOUCHES(combine, mp_cuda_combine, combine(p, out))
 TOUCHES(top_k, mp_cuda_top_k, top_k(p, out))
 TOUCHES(resolve, mp_cuda_resolve, resolve(p, out))

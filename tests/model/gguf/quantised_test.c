@@ -2,11 +2,13 @@
  * Models with quantised weights, from the file to the logits: for each type a GGUF file of random
  * blocks gives the same bits at every budget, with any number of threads and however the prompt is
  * cut and batched; its numbers are those of plain C, and of the same values stored as floats but
- * for what rounding activations to 8 bits takes; types may differ by matrix and by layer; devices
- * refuse them by name.
+ * for what rounding activations to 8 bits takes; types may differ by matrix and by layer. On a
+ * device, whose kernels round no activations, the bits are those of the same values stored as
+ * floats; it refuses types that it has no kernels for by name.
  */
 #include <math.h>
 
+#include "engine/forward/cuda/device.h"
 #include "engine/model/types.h"
 #include "tests/model/fails.h"
 #include "tests/model/gguf/to_gguf.h"
@@ -19,9 +21,10 @@
 #define STEPS 4
 #define VOCAB 160
 
-static const char config[] =
+/* The number of layers is put in. */
+static const char config_form[] =
     "{\"architectures\":[\"Qwen3MoeForCausalLM\"],\"vocab_size\":160,\"hidden_size\":256,"
-    "\"num_hidden_layers\":4,\"num_attention_heads\":8,\"num_key_value_heads\":4,\"head_dim\":32,"
+    "\"num_hidden_layers\":%u,\"num_attention_heads\":8,\"num_key_value_heads\":4,\"head_dim\":32,"
     "\"num_experts\":8,\"num_experts_per_tok\":2,\"moe_intermediate_size\":256,"
     "\"norm_topk_prob\":true,\"max_position_embeddings\":512,\"rope_theta\":1000000.0,"
     "\"rms_norm_eps\":1e-6,\"bos_token_id\":157,\"eos_token_id\":159,"
@@ -29,9 +32,12 @@ static const char config[] =
 
 static const int32_t tokens[PROMPT + STEPS] = { 5, 70, 33, 91, 42, 8, 64, 12, 7, 90, 11, 3, 150 };
 
-/* What make_blocks() fills matrices with; a second type for the down projections of odd layers. */
-static enum mp_wtype type_now, down_type_now;
+/* What make_blocks() fills matrices with; a second type for some of odd layers, as quantisers
+ * choose them; MP_WTYPE_COUNT: of none. */
+static enum mp_wtype type_now, down_type_now, up_type_now = MP_WTYPE_COUNT,
+                                              router_type_now = MP_WTYPE_COUNT;
 static bool as_floats;
+static uint32_t layers_now = 4, steps_now = STEPS; /* fewer on a device, which takes its time */
 static uint32_t lcg;
 
 static unsigned char next_byte(void)
@@ -133,6 +139,10 @@ static void make_blocks(struct rewritten *tensor)
         return;
     }
     tensor->shape[1] = 256;
+    if (ends_in(tensor, "mlp.gate.weight") && router_type_now != MP_WTYPE_COUNT) {
+        put_blocks(tensor, router_type_now);
+        return;
+    }
     if (ends_in(tensor, "mlp.gate.weight")) {
         float router[8 * 256];
 
@@ -143,7 +153,12 @@ static void make_blocks(struct rewritten *tensor)
     }
     if (strstr(tensor->name, "embed") == NULL && strstr(tensor->name, "lm_head") == NULL)
         tensor->shape[0] = kv ? 128 : 256;
-    put_blocks(tensor, odd && ends_in(tensor, "down_proj.weight") ? down_type_now : type_now);
+    if (odd && (ends_in(tensor, "down_proj.weight") || ends_in(tensor, "v_proj.weight")))
+        put_blocks(tensor, down_type_now);
+    else if (ends_in(tensor, "up_proj.weight") && up_type_now != MP_WTYPE_COUNT)
+        put_blocks(tensor, up_type_now);
+    else
+        put_blocks(tensor, type_now);
 }
 
 /* A file of these types; `floats`: of their values. */
@@ -152,7 +167,9 @@ static const char *model_of(enum mp_wtype type, enum mp_wtype down, bool floats)
     static unsigned count;
     static char dir[sizeof(test_tmpdir_path) + 32], path[4][sizeof(dir) + 8];
     struct to_gguf job = { .model = dir, .arch = "qwen3moe", .align_bytes = 32, .parts = 1 };
+    char config[sizeof(config_form) + 16];
 
+    snprintf(config, sizeof(config), config_form, layers_now);
     snprintf(dir, sizeof(dir), "%s/m%u", test_tmpdir(), count);
     job.path = path[count % 4];
     snprintf(path[count % 4], sizeof(path[0]), "%s.gguf", dir);
@@ -170,7 +187,7 @@ static void logits_of(const struct harness_options *options, uint32_t sequences,
 {
     static const int32_t lens[3] = { PROMPT, PROMPT - 4, 1 };
     int32_t all[3 * (PROMPT + STEPS)];
-    float *out = malloc(sequences * (STEPS + 1) * VOCAB * sizeof(*out));
+    float *out = malloc(sequences * (steps_now + 1) * VOCAB * sizeof(*out));
     struct harness_options own = *options;
     struct harness h;
 
@@ -180,9 +197,9 @@ static void logits_of(const struct harness_options *options, uint32_t sequences,
     own.sequences = sequences;
     harness_open(&own, &h);
     CHECK_EQ(h.model.vocab, VOCAB);
-    CHECK_EQ(harness_run(&h, all, PROMPT + STEPS, lens, sequences, STEPS, out), MP_OK);
+    CHECK_EQ(harness_run(&h, all, PROMPT + STEPS, lens, sequences, steps_now, out), MP_OK);
     harness_close(&h);
-    memcpy(logits, out, (STEPS + 1) * VOCAB * sizeof(*out));
+    memcpy(logits, out, (steps_now + 1) * VOCAB * sizeof(*out));
     free(out);
 }
 
@@ -191,7 +208,7 @@ static void check_same(const struct harness_options *options, uint32_t sequences
     float got[(STEPS + 1) * VOCAB];
 
     logits_of(options, sequences, got);
-    CHECK(memcmp(want, got, sizeof(got)) == 0);
+    CHECK(memcmp(want, got, (steps_now + 1) * VOCAB * sizeof(*got)) == 0);
 }
 
 /* Largest difference, as a share of the largest value. */
@@ -199,7 +216,7 @@ static double distance(const float *a, const float *b)
 {
     double off = 0, largest = 0;
 
-    for (size_t i = 0; i < (STEPS + 1) * VOCAB; i++) {
+    for (size_t i = 0; i < (steps_now + 1) * VOCAB; i++) {
         CHECK(isfinite(a[i]) && isfinite(b[i]));
         off = fmax(off, fabs((double)a[i] - (double)b[i]));
         largest = fmax(largest, fabs((double)b[i]));
@@ -274,29 +291,117 @@ static void every_type_runs(void)
         check_model((enum mp_wtype)type, (enum mp_wtype)type);
 }
 
-/* As quantisers mix them: other down projections in some layers, so slots of two sizes. */
+/* As quantisers mix them: other down projections and values in some layers, so slots of two sizes.
+ */
 static void types_differ_by_matrix_and_layer(void)
 {
     check_model(MP_WTYPE_Q4_K, MP_WTYPE_Q6_K);
     check_model(MP_WTYPE_Q2_K, MP_WTYPE_Q8_0);
 }
 
-static void devices_refuse_them(void)
+/* ---- on a device */
+
+static struct harness_options on_device(const char *model)
 {
-    struct harness_options options =
-        harness_defaults(model_of(MP_WTYPE_Q4_K, MP_WTYPE_Q6_K, false));
-    struct harness h;
+    struct harness_options options = harness_defaults(model);
 
     options.backend = "cuda";
-    CHECK_FAILS(harness_try_open(&options, &h), MP_ERR_MODEL, "E_UNSUPPORTED",
-                "the model has weights of type q4_k, for which devices have no kernels; use "
-                "--device cpu");
+    options.tokens_max = 5;
+    options.graphs = true;
+    options.policies.profile = "lru";
+    return options;
+}
+
+/* The logits of blocks are those of the floats that they stand for, bit by bit: with the least
+ * budget and the greatest, with graphs and without, alone and in a batch, the prompt in parts. */
+static void check_device(enum mp_wtype type, enum mp_wtype down)
+{
+    static float want[(STEPS + 1) * VOCAB], cpu[(STEPS + 1) * VOCAB];
+    const char *blocks = model_of(type, down, false), *values = model_of(type, down, true);
+    struct harness_options options = on_device(values), host = harness_defaults(values);
+    struct mp_space_plan plan;
+    double exact, rounded;
+
+    logits_of(&options, 1, want);
+    host.kernels = "ref";
+    logits_of(&host, 1, cpu);
+    exact = distance(want, cpu);
+    host.kernels = NULL;
+    host.model = options.model = blocks;
+    logits_of(&host, 1, cpu);
+    rounded = distance(want, cpu);
+    fprintf(stderr, "  %s, %s: from floats on the CPU %.1e, from blocks there %.1e\n",
+            mp_wtype_name(type), mp_wtype_name(down), exact, rounded);
+    CHECK(exact < 1e-5);                    /* sums in another order */
+    CHECK(rounded > 1e-5 && rounded < 0.1); /* activations that are rounded there */
+    plan = harness_plan(&options, NULL);
+    options.budget_bytes = plan.smallest_bytes;
+    check_same(&options, 1, want);
+    if (type == down)
+        return;
+    options.budget_bytes = plan.full_bytes;
+    options.graphs = false;
+    options.tokens_max = 4;
+    check_same(&options, 3, want);
+}
+
+static void devices_have_the_bits_of_floats(void)
+{
+    check_device(MP_WTYPE_Q8_0, MP_WTYPE_Q8_0);
+    check_device(MP_WTYPE_Q4_K, MP_WTYPE_Q6_K);
+}
+
+/* Steps are graphs also where layers are of different types. */
+static void graphs_take_types_that_differ_by_layer(void)
+{
+    const struct harness_options options = on_device(model_of(MP_WTYPE_Q4_K, MP_WTYPE_Q6_K, false));
+    static const int32_t lens[1] = { 1 };
+    float logits[(STEPS + 1) * VOCAB];
+    struct harness h;
+
+    harness_open(&options, &h);
+    CHECK_EQ(harness_run(&h, tokens, PROMPT + STEPS, lens, 1, STEPS, logits), MP_OK);
+    CHECK(mp_device_graphs_counted(h.engine->device).complete > 0);
+    harness_close(&h);
+}
+
+static void check_refused(enum mp_wtype type, const char *text)
+{
+    char model[sizeof(test_tmpdir_path) + 40] = "";
+    struct harness_options options;
+    struct harness h;
+
+    snprintf(model, sizeof(model), "%s", model_of(type, type, false));
+    if (router_type_now != MP_WTYPE_COUNT) /* the directory: files have routers in F32 */
+        *strstr(model, ".gguf") = '\0';
+    options = on_device(model);
+    CHECK_FAILS(harness_try_open(&options, &h), MP_ERR_MODEL, "E_UNSUPPORTED", text);
+}
+
+static void devices_refuse_the_others(void)
+{
+    check_refused(MP_WTYPE_Q2_K, "the model has weights of type q2_k, for which devices have no "
+                                 "kernels; use --device cpu");
+    check_refused(MP_WTYPE_IQ3_S, "the model has weights of type iq3_s, for which devices have no "
+                                  "kernels; use --device cpu");
+    up_type_now = MP_WTYPE_Q4_K;
+    check_refused(MP_WTYPE_Q8_0, "the model has experts whose gates are q8_0 and whose ups are "
+                                 "q4_k, devices need one type for both; use --device cpu");
+    up_type_now = MP_WTYPE_COUNT;
+    router_type_now = MP_WTYPE_Q8_0;
+    check_refused(MP_WTYPE_Q8_0, "the model has routers of type q8_0, for which devices have no "
+                                 "kernels; use --device cpu");
+    router_type_now = MP_WTYPE_COUNT;
 }
 
 int main(int argc, char **argv)
 {
     if (argc > 1 && strcmp(argv[1], "cuda") == 0) {
-        RUN(devices_refuse_them);
+        layers_now = 2;
+        steps_now = 2;
+        RUN(devices_have_the_bits_of_floats);
+        RUN(graphs_take_types_that_differ_by_layer);
+        RUN(devices_refuse_the_others);
         return 0;
     }
     RUN(every_type_runs);

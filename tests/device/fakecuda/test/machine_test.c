@@ -6,6 +6,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "kernels/cpu/types.h"
 #include "kernels/cuda/cuda_kernels.h"
 #include "tests/device/fakecuda/test/two_streams.h"
 #include "tests/support/log_guard.h"
@@ -13,6 +14,7 @@
 
 #define BYTES 65536u
 #define MIB (1u << 20)
+#define IMAGES (2 + MP_WTYPE_COUNT)
 
 static mp_cu_event join;
 
@@ -229,21 +231,41 @@ static void shared_memory_has_an_end(void)
     check_no_violation();
 }
 
+/* Number of the image that a kernel is in: that of all devices, of tensor cores, of types. */
+static unsigned image_of(int kernel)
+{
+    for (uint32_t type = 0; type < MP_WTYPE_COUNT; type++) {
+        const struct mp_cuda_type *of = mp_cuda_type(type);
+
+        if (of != NULL && of->image != NULL && kernel >= (int)of->first && kernel < (int)of->end)
+            return 2 + type;
+    }
+    return kernel < MP_CUDA_TENSOR_FIRST ? 0 : 1;
+}
+
 static void the_images_hold_every_kernel(void)
 {
     mp_cu_function functions[MP_CUDA_KERNEL_COUNT];
-    mp_cu_module module, tensor;
+    const char *images[IMAGES] = { mp_cuda_image, mp_cuda_tensor_image };
+    mp_cu_module modules[IMAGES] = { NULL };
     struct mp_cuda_rmsnorm p = { .x = dev, .w = dev2, .out = dev, .width = 4, .tokens = 2 };
     const struct mp_cuda_grid g = mp_cuda_kernel_grid(MP_CUDA_KERNEL_rmsnorm, &p);
     float *x = (float *)host;
     void *parameters[] = { &p };
 
-    OK(cu.module_load(&module, mp_cuda_image, 0, NULL, NULL));
-    OK(cu.module_load(&tensor, mp_cuda_tensor_image, 0, NULL, NULL));
+    for (uint32_t type = 0; type < MP_WTYPE_COUNT; type++)
+        images[2 + type] = mp_cuda_type(type) != NULL ? mp_cuda_type(type)->image : NULL;
+    for (unsigned i = 0; i < IMAGES; i++) {
+        if (images[i] != NULL)
+            OK(cu.module_load(&modules[i], images[i], 0, NULL, NULL));
+    }
     for (int k = 0; k < MP_CUDA_KERNEL_COUNT; k++)
-        OK(cu.module_function(&functions[k], k < MP_CUDA_TENSOR_FIRST ? module : tensor,
+        OK(cu.module_function(&functions[k], modules[image_of(k)],
                               mp_cuda_kernel_name((enum mp_cuda_kernel)k)));
-    OK(cu.module_unload(tensor));
+    for (unsigned i = 1; i < IMAGES; i++) {
+        if (modules[i] != NULL)
+            OK(cu.module_unload(modules[i]));
+    }
     p.x_stride = p.out_stride = 4;
     for (int i = 0; i < 8; i++)
         x[i] = i < 4 ? 2 : -4;
@@ -257,7 +279,7 @@ static void the_images_hold_every_kernel(void)
     OK(cu.stream_synchronize(a));
     for (int i = 0; i < 8; i++)
         CHECK(x[16 + i] == (i < 4 ? 1.0f : -1.0f) * (float)(8 + i % 4));
-    OK(cu.module_unload(module));
+    OK(cu.module_unload(modules[0]));
     check_no_violation();
 }
 

@@ -361,7 +361,7 @@ static void measuring(void)
 static void image(void)
 {
     CHECK(strstr(mp_cuda_image, ".target sm_75") != NULL);
-    for (int i = 0; i < MP_CUDA_TENSOR_FIRST; i++) {
+    for (int i = 0; i < MP_CUDA_QUANT_FIRST; i++) {
         const char *name = mp_cuda_kernel_name((enum mp_cuda_kernel)i), *entry, *size;
         char text[80];
 

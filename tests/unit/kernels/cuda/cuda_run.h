@@ -4,7 +4,7 @@
 #include "kernels/cuda/cuda_kernels.h"
 #include "kernels/cuda/tiles.h"
 #include "tests/device/fakecuda/simt.h"
-#include "tests/unit/kernels/common.h"
+#include "tests/unit/kernels/blocks.h"
 
 /*
  * Kernels of a device, run on the CPU (tests/device/simt). Operands are buffers from operand();
@@ -95,9 +95,13 @@ static inline uint64_t at(const void *p)
     return (uintptr_t)p;
 }
 
-/* Random weights of magnitude about 1 or less. */
+/* Random weights of magnitude about 1 or less; of quantised types about 8. */
 static inline void fill_weights(void *to, enum mp_wtype type, size_t count)
 {
+    if (type >= MP_WTYPE_PLAIN_COUNT) {
+        random_blocks(to, type, count / mp_wtype_info(type)->block_elements);
+        return;
+    }
     for (size_t i = 0; i < count; i++) {
         const float f = random_float();
         uint16_t h = (uint16_t)(float_bits(f) >> 16);
