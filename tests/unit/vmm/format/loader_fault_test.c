@@ -134,6 +134,32 @@ static void every_call_site_of_the_loader(void)
     CHECK(failed_runs > 0);
 }
 
+/* Its error is the same, but for the name of the model inside, which takes calls that may fail. */
+static void open_folder_of_models(const struct fault_plan *plan, void *folder)
+{
+    struct mp_checkpoint *checkpoint = NULL;
+    enum mp_status status;
+
+    fault_begin(plan);
+    status = mp_checkpoint_open(folder, &checkpoint);
+    if (fault_end() == 0)
+        CHECK(strstr(mp_error_last()->text, "'model' in it?") != NULL);
+    CHECK(status == MP_ERR_MODEL || status == MP_ERR_IO || status == MP_ERR_NO_MEMORY);
+    CHECK(checkpoint == NULL);
+}
+
+static void every_call_site_of_a_folder_of_models(void)
+{
+    char folder[sizeof(test_tmpdir_path) + 16], model[sizeof(folder) + 16];
+
+    snprintf(folder, sizeof(folder), "%s/folder", test_tmpdir_path);
+    snprintf(model, sizeof(model), "%s/model", folder);
+    CHECK_EQ(mkdir(folder, 0700), 0);
+    CHECK_EQ(mkdir(model, 0700), 0);
+    tiny_write_config(model, TINY_QWEN2);
+    CHECK(fault_sweep(FAULT_ANY, open_folder_of_models, folder) > 2);
+}
+
 /* The library is not linked into the test, so its allocations are led through here. */
 static void *json_allocate(size_t bytes)
 {
@@ -165,6 +191,7 @@ int main(void)
     json_set_alloc_funcs(json_allocate, free);
     write_model(test_tmpdir());
     RUN(every_call_site_of_the_loader);
+    RUN(every_call_site_of_a_folder_of_models);
     RUN(every_allocation_of_the_JSON_library);
     return 0;
 }
