@@ -80,9 +80,9 @@ CUDA = [
      "    if (backend == NULL || bytes == 0)"),
     ("the device learns where experts have been", LAWS, "device_graph.c",
      "if (g->known && g->generation == generation)", "if (g->known && generation > 0)"),
-    ("experts have ended before the device is done with them", LAWS, "device_queue.c",
-     "const enum mp_status status = mp_gpu_wait(queue->device->gpu, batch->end);",
-     "const enum mp_status status = batch->end != NULL ? MP_OK : MP_ERR_DEVICE;"),
+    ("experts have ended before the device is done with them", LAWS, "device_ended.c",
+     "        if (status == MP_OK && !ended)\n            return;\n",
+     "        if (status != MP_OK && !ended)\n            return;\n"),
     ("the last bytes of a unit are not copied", LAWS, "reader_link.c",
      "piece.dst, piece.src,\n                                           flight.bytes);",
      "piece.dst, piece.src,\n                                           flight.bytes - 64);"),
@@ -92,10 +92,8 @@ CUDA = [
      "        .need_bytes = bytes,\n        .dst = mp_tier_address(space->tier,\n"
      "            (struct mp_slot){ space->units[unit].slot.class_index, 0 }),"),
     ("results of the CPU are used before they are there", LAWS, "device_queue.c",
-     "    if (status == MP_OK)\n        status = mp_gpu_finish(device->gpu, queue->stream);\n"
-     "    if (status != MP_OK)\n        finish_stream(device, queue->stream);\n    return status;\n}\n\n"
-     "static enum mp_status await",
-     "    return queue->stream != NULL ? status : MP_ERR_DEVICE;\n}\n\nstatic enum mp_status await"),
+     "    return status == MP_OK ? mp_gpu_await(device->gpu, batch->end, device->engine->config.spin)\n"
+     "                           : status;\n", "    return status;\n"),
     ("a host slot is filled anew while it is copied from", ["space_cuda_test:table"],
      "host_tier.c",
      "    if (u->residency.leases > 0 ||\n        (mp_host_exclusive(tier)",
