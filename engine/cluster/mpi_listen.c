@@ -1,13 +1,16 @@
 /*
  * Open MPI listens on all addresses of a machine, and uses those of its parameter
  * btl_tcp_if_include. Here whoever comes to another address than those is not let in either: its
- * first packet is dropped by a filter of the socket (SO_ATTACH_FILTER, socket(7)).
+ * first packet is dropped by a filter of the socket (SO_ATTACH_FILTER, socket(7)). Where the kernel
+ * takes no filter, as of ordinary users in some sandboxes, the socket hears one interface only, if
+ * that is what was given (SO_BINDTODEVICE).
  */
 #include "engine/cluster/mpi_listen.h"
 
 #include <arpa/inet.h>
 #include <ifaddrs.h>
 #include <linux/filter.h>
+#include <net/if.h>
 #include <netinet/in.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -19,6 +22,13 @@
 
 struct net {
     uint32_t address, mask; /* in host order */
+};
+
+struct allowed {
+    struct net nets[NETS_MAX];
+    uint32_t count;
+    bool networks_only;       /* so nobody comes over IPv6 */
+    char device[IF_NAMESIZE]; /* the interface of all that was given; "": there is no single one */
 };
 
 static uint32_t mask_of(unsigned long bits)
@@ -64,26 +74,54 @@ static uint32_t read_interface(const char *name, const struct ifaddrs *all, stru
     return count;
 }
 
-/* *only_p: there is nothing but networks, so that nobody comes over IPv6. */
-static uint32_t read_nets(const char *list, struct net nets[NETS_MAX], bool *only_p)
+/* The interface with an address of the network; NULL: none. */
+static const char *interface_of(const struct net *net, const struct ifaddrs *all)
+{
+    struct net own;
+
+    for (; all != NULL; all = all->ifa_next) {
+        if (all->ifa_addr != NULL && read_interface(all->ifa_name, all, &own, 1) == 1 &&
+            (own.address & net->mask) == net->address)
+            return all->ifa_name;
+    }
+    return NULL;
+}
+
+/* All words have to be of one interface; `device` is "" before the first one. */
+static bool note_device(char device[IF_NAMESIZE], const char *name)
+{
+    if (name == NULL || strlen(name) >= IF_NAMESIZE)
+        return false;
+    if (device[0] == '\0')
+        strcpy(device, name);
+    return strcmp(device, name) == 0;
+}
+
+static void read_allowed(const char *list, struct allowed *allowed)
 {
     char *words = strdup(list), *rest = words, *word;
     struct ifaddrs *all = NULL;
-    uint32_t count = 0;
+    bool one = true;
 
+    allowed->networks_only = true;
     if (words != NULL && getifaddrs(&all) == 0) {
-        while ((word = strsep(&rest, ",")) != NULL && count < NETS_MAX) {
-            if (read_net(word, &nets[count])) {
-                count++;
+        while ((word = strsep(&rest, ",")) != NULL && allowed->count < NETS_MAX) {
+            struct net *net = &allowed->nets[allowed->count];
+
+            if (read_net(word, net)) {
+                allowed->count++;
+                one &= note_device(allowed->device, interface_of(net, all));
                 continue;
             }
-            *only_p = false;
-            count += read_interface(word, all, nets + count, NETS_MAX - count);
+            allowed->networks_only = false;
+            allowed->count += read_interface(word, all, net, NETS_MAX - allowed->count);
+            one &= note_device(allowed->device, word);
         }
         freeifaddrs(all);
     }
+    if (!one)
+        allowed->device[0] = '\0';
     free(words);
-    return count;
 }
 
 /* Does the socket wait for connections to any address of its family? */
@@ -126,6 +164,13 @@ static bool attach(int fd, const struct net *nets, uint32_t count)
     return setsockopt(fd, SOL_SOCKET, SO_ATTACH_FILTER, &program, sizeof(program)) == 0;
 }
 
+/* Nothing comes in by another interface; an ordinary user may say that, too (Linux 5.7). */
+static bool bind_to(int fd, const char *device)
+{
+    return device[0] != '\0' &&
+           setsockopt(fd, SOL_SOCKET, SO_BINDTODEVICE, device, (socklen_t)strlen(device) + 1) == 0;
+}
+
 void mp_mpi_listen_before(struct mp_mpi_listeners *before)
 {
     for (int fd = 0; fd < MP_MPI_FDS; fd++)
@@ -135,17 +180,18 @@ void mp_mpi_listen_before(struct mp_mpi_listeners *before)
 bool mp_mpi_listen_only(const struct mp_mpi_listeners *before)
 {
     const char *list = secure_getenv(MP_MPI_LISTEN_ENV);
-    struct net nets[NETS_MAX];
-    bool only = true, all = true;
-    const uint32_t count = list != NULL ? read_nets(list, nets, &only) : 0;
+    struct allowed allowed = { .count = 0 };
+    bool all = true;
 
-    for (int fd = 0; fd < MP_MPI_FDS && count > 0; fd++) {
+    if (list != NULL)
+        read_allowed(list, &allowed);
+    for (int fd = 0; fd < MP_MPI_FDS && allowed.count > 0; fd++) {
         if (before->had[fd])
             continue;
         if (listens_anywhere(fd, AF_INET))
-            all &= attach(fd, nets, count);
-        else if (only && listens_anywhere(fd, AF_INET6))
-            all &= attach(fd, nets, 0);
+            all &= attach(fd, allowed.nets, allowed.count) || bind_to(fd, allowed.device);
+        else if (allowed.networks_only && listens_anywhere(fd, AF_INET6))
+            all &= attach(fd, allowed.nets, 0) || bind_to(fd, "lo");
     }
     return all;
 }

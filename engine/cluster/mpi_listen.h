@@ -17,7 +17,8 @@ struct mp_mpi_listeners {
     bool had[MP_MPI_FDS]; /* sockets of the program's own */
 };
 
-/* Before MPI starts, and after. False: the kernel refused the filter of some socket. */
+/* Before MPI starts, and after. False: the kernel refused the filter of some socket, and what was
+ * given is of more interfaces than one. */
 void mp_mpi_listen_before(struct mp_mpi_listeners *before);
 bool mp_mpi_listen_only(const struct mp_mpi_listeners *before);
 

@@ -142,8 +142,12 @@ static int start(struct mp_mpi *mpi)
     code = MPI_Init_thread(NULL, NULL, MPI_THREAD_FUNNELED, &given);
     if (code != MPI_SUCCESS)
         return code;
-    if (!mp_mpi_listen_only(&before))
+    if (!mp_mpi_listen_only(&before)) {
+        snprintf(mpi->text, sizeof(mpi->text),
+                 "its sockets would let in everybody: the kernel takes no filter for them, and "
+                 "btl_tcp_if_include names not one interface but several");
         return MPI_ERR_OTHER;
+    }
     code = MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN);
     if (code == MPI_SUCCESS)
         code = find_comm(mpi);
@@ -203,7 +207,8 @@ static struct mp_mpi *module_open(char *error, size_t error_bytes)
     }
     code = start(mpi);
     if (code != MPI_SUCCESS) {
-        mp_mpi_fail(mpi, "MPI cannot start", code);
+        if (mpi->text[0] == '\0')
+            mp_mpi_fail(mpi, "MPI cannot start", code);
         snprintf(error, error_bytes, "%s", mpi->text);
         free(mpi);
         return NULL;

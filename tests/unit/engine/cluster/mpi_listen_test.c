@@ -123,6 +123,36 @@ static void nothing_is_given_or_nothing_that_is_known(void)
     }
 }
 
+/* A socket whose filter is locked stands for a kernel that takes none. */
+static void one_interface_where_the_kernel_takes_no_filter(void)
+{
+    static const struct {
+        const char *list, *device;
+    } cases[] = { { "lo", "lo" },
+                  { "127.0.0.0/8", "lo" },
+                  { "lo,127.0.0.0/8", "lo" },
+                  { "127.0.1.0/24", NULL }, /* no interface has an address of it */
+                  { "lo,no-such-device", NULL } };
+
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        struct mp_mpi_listeners before;
+        char device[16] = "";
+        socklen_t bytes = sizeof(device);
+        uint16_t port;
+        int fd;
+
+        setenv(MP_MPI_LISTEN_ENV, cases[i].list, 1);
+        mp_mpi_listen_before(&before);
+        fd = listen_anywhere(&port);
+        CHECK_EQ(setsockopt(fd, SOL_SOCKET, SO_LOCK_FILTER, &(int){ 1 }, sizeof(int)), 0);
+        CHECK_EQ(mp_mpi_listen_only(&before), cases[i].device != NULL);
+        CHECK_EQ(getsockopt(fd, SOL_SOCKET, SO_BINDTODEVICE, device, &bytes), 0);
+        CHECK_STR(device, cases[i].device != NULL ? cases[i].device : "");
+        CHECK(comes_in("127.0.0.1", port));
+        close(fd);
+    }
+}
+
 /* The program's own sockets are none of MPI's. */
 static void what_listened_before_is_left_alone(void)
 {
@@ -147,6 +177,7 @@ int main(void)
     RUN(nobody_over_ipv6_if_networks_are_given);
     RUN(only_addresses_of_an_interface);
     RUN(nothing_is_given_or_nothing_that_is_known);
+    RUN(one_interface_where_the_kernel_takes_no_filter);
     RUN(what_listened_before_is_left_alone);
     return 0;
 }
