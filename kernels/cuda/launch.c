@@ -225,7 +225,7 @@ static struct mp_cuda_grid place(const struct mp_cuda_place *p)
 
 static struct mp_cuda_grid attend(const struct mp_cuda_attend *p)
 {
-    const uint32_t per = p->heads / p->kv_heads;
+    const uint32_t per = p->kv_heads > 0 ? p->heads / p->kv_heads : 1;
 
     return grid_of(p->tokens * p->kv_heads * MP_ATTEND_GROUPS(per, p->head_dim),
                    p->part != 0 ? MP_ATTEND_PARTS_OF(p->ctx) : 1, 1, MP_ATTEND_WARPS * MP_LANES,

@@ -11,7 +11,6 @@ all     everything is packed, moved, and run from there on the driver without a 
         in the environment; nothing is written but the four files and the work folder
 """
 import json
-import os
 import shutil
 import signal
 import subprocess
@@ -270,11 +269,11 @@ def files(folder):
 
 
 def everything(build, folder):
-    packed = subprocess.run([TOP / "tools/gpu/run", "--pack", folder / "packed", "--no-build",
+    packed = subprocess.run([TOP / "tools/gpu/run", "--pack", folder / "bundle.tar.gz", "--no-build",
                              "--build", build], check=False)
     check("the bundle is too large", packed.returncode == 0)
-    (folder / "elsewhere").mkdir()
-    os.rename(folder / "packed", folder / "elsewhere/bundle")
+    with tarfile.open(folder / "bundle.tar.gz") as tar:
+        tar.extractall(folder / "elsewhere")
     bundle = Bundle(folder / "elsewhere/bundle", folder)
     before = files(bundle.folder)
     code, text = bundle.run()
