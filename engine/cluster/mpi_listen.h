@@ -18,7 +18,7 @@ struct mp_mpi_listeners {
 };
 
 /* Before MPI starts, and after. False: the kernel refused the filter of some socket, and what was
- * given is of more interfaces than one. */
+ * given is not of one interface. */
 void mp_mpi_listen_before(struct mp_mpi_listeners *before);
 bool mp_mpi_listen_only(const struct mp_mpi_listeners *before);
 

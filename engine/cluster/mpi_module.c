@@ -145,7 +145,7 @@ static int start(struct mp_mpi *mpi)
     if (!mp_mpi_listen_only(&before)) {
         snprintf(mpi->text, sizeof(mpi->text),
                  "its sockets would let in everybody: the kernel takes no filter for them, and "
-                 "btl_tcp_if_include names not one interface but several");
+                 "btl_tcp_if_include does not name a single interface");
         return MPI_ERR_OTHER;
     }
     code = MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN);
