@@ -40,8 +40,10 @@
  * what was planned, see may_capture().
  */
 #define NODE_BYTES (UINT64_C(16) << 10)
-#define NODES_STEP 4u  /* embedding, rows that want logits, their norm, the head */
-#define NODES_LAYER 8u /* project, place, attend, gemv, route, experts up and down, combine */
+#define NODES_STEP 4u /* embedding, rows that want logits, their norm, the head */
+/* Project, thrice where q, k and v have types of their own; place, attend, gemv, route, experts up
+ * and down, combine. */
+#define NODES_LAYER 10u
 #define NODES_FFN 4u   /* of a shared expert, or instead of a layer's experts */
 #define NODES_SLICE 3u /* each but the first: resolve, experts up and down */
 
