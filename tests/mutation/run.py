@@ -10,8 +10,8 @@ Seeded bugs (seeded.py) are of the kind "wrong weights, good exit code". --host:
 the CPU; --cuda: those in the order of things on a device, which the driver without a device
 (tests/device/fakecuda) has to see; numbers count in the list that was chosen.
 
---check: changes nothing. Do the lists still fit the sources, and the tests of this build? A text that
-moved or a test with another name would else show hours later.
+--check: changes nothing. Do the lists still fit the sources, and the tests of this build, and does each
+seeded bug compile? A text that moved or a test with another name would else show hours later.
 
 --sample: N mutants that are picked by SEED (sample.py), in files whose name or path fits GLOB. Without
 arguments: all seeded bugs, 12 mutants of seed 1, and 6 of today's date, which are only reported.
@@ -35,6 +35,7 @@ import multiprocessing
 import os
 import re
 import resource
+import shlex
 import shutil
 import signal
 import subprocess
@@ -203,6 +204,8 @@ def seeded_jobs(tree, host, cuda, numbers):
     """(title, path, tests, change, must be noticed)"""
     faults = (seeded.HOST if host else []) + (seeded.CUDA if cuda else [])
     for number in numbers or range(1, len(faults) + 1):
+        if not 1 <= number <= len(faults):
+            sys.exit(f"there is no seeded bug {number}, there are {len(faults)}")
         what, tests, name, old, new = faults[number - 1]
         yield (f"{number:2} {what}", tree.path_of(name), tree.resolve(tests),
                lambda text, name=name, old=old, new=new: replaced(text, name, old, new), True)
@@ -270,6 +273,19 @@ def list_sources():
     return 0
 
 
+def compiled(commands, path, text):
+    """The file with another text, compiled beside itself."""
+    command = next((c["command"] for c in commands if c["file"] == str(ROOT / path)), None)
+    if command is None:
+        raise ValueError(f"{path} is not compiled in this build")
+    words = shlex.split(command)
+    words = words[:words.index("-o")] + [f"-I{(ROOT / path).parent}", "-fsyntax-only", "-w", "-x", "c", "-"]
+    result = subprocess.run(words, cwd=BUILD, input=text, stdout=subprocess.PIPE,
+                            stderr=subprocess.STDOUT, text=True, check=False)
+    if result.returncode != 0:
+        raise ValueError(f"{path}, changed, does not compile: {result.stdout[:500]}")
+
+
 def check(build):
     """What no longer fits, one a line."""
     global COPY, BUILD
@@ -286,13 +302,16 @@ def check(build):
             problems.append(str(error))
         return None
 
+    commands = json.loads((BUILD / "compile_commands.json").read_text())
     for tests in sample.all_tests():
         try_to(tree.resolve, tests)
     for what, tests, name, old, new in seeded.HOST + seeded.CUDA:
         path = try_to(tree.path_of, name)
         try_to(tree.resolve, tests)
         if path is not None:
-            try_to(replaced, (ROOT / path).read_text(), f"'{what}': {name}", old, new)
+            text = try_to(replaced, (ROOT / path).read_text(), f"'{what}': {name}", old, new)
+            if text is not None and path.endswith(".c"):
+                try_to(compiled, commands, path, text)
     names = set()
     for path, text in sample.sources(ROOT, tree.names):
         try_to(sample.tests_of, path)

@@ -149,7 +149,7 @@ CUDA = [
      "         mp_gpu_clear(device->gpu, branch, device->state.rank, 64) != MP_OK ||\n"
      "         mp_gpu_record(device->gpu, event[1], branch) != MP_OK))\n"
      "        return MP_ERR_DEVICE;\n"
-     "    queue_slice(device, 0);\n"
+     "    queue_slice(device, moe_layer, 0);\n"
      "    if (now == MP_CU_CAPTURE_ACTIVE &&\n"
      "        mp_gpu_order(device->gpu, mp_device_stream(device), event[1]) != MP_OK)\n"
      "        return MP_ERR_DEVICE;\n"
