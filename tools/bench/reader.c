@@ -232,7 +232,7 @@ static uint32_t start_populating(const struct fill *fill, uint32_t threads,
             .bytes = i + 1 < threads ? part : fill->frame.bytes - i * part,
         };
 
-        populate[i] = mp_populate_start(&frame, 1, false);
+        populate[i] = mp_populate_start(&frame, 1, false, mp_clock_monotonic());
     }
     return threads;
 }

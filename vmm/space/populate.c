@@ -7,7 +7,9 @@
  *
  * Where something has been read before they came by, single pages are there already. To make a huge
  * page of them is to copy them, which helps later reads only: that waits until all the rest is
- * there, and takes little of the time.
+ * there, and takes little of the time. So it is where huge pages come slowly: a virtual machine may
+ * have given free memory back in whole huge pages, while single pages lie about, and a program that
+ * waits for the former for seconds is better served by the latter.
  */
 #include "vmm/space/populate.h"
 
@@ -46,6 +48,11 @@
 /* Copying gives way to compute, but not for ever: it may hold the map of memory while it waits. */
 #define NICE 10
 
+/* Huge pages come slowly if so many took longer than this on average (800 MB/s, a tenth of what a
+ * processor clears; one that waits for its hypervisor gets 250). */
+#define TRIAL_COUNT 8
+#define SLOW_NS UINT64_C(2500000)
+
 /* What is worth a second thread. */
 #define SECOND_BYTES (UINT64_C(64) << 20)
 
@@ -56,10 +63,14 @@ struct run {
 
 struct mp_populate {
     pthread_t thread;
+    struct mp_clock *clock;
     _Atomic(bool) stop; /* relaxed: only the value itself is shared */
     struct mp_mutex lock;
-    struct mp_cond changed; /* `stop` */
-    _Atomic(bool) collapse; /* relaxed */
+    struct mp_cond changed;  /* `stop` */
+    _Atomic(bool) collapse;  /* relaxed; so are those that follow */
+    _Atomic(bool) later;     /* huge pages come slowly: single ones first */
+    _Atomic(uint32_t) tried; /* huge pages that were made, and what that took */
+    _Atomic(uint64_t) tried_ns;
     _Atomic(uint64_t) next; /* relaxed: of the parts of all runs, which nobody has taken yet */
     uint32_t count;
     struct run runs[];
@@ -138,11 +149,30 @@ static uint64_t part_of(const struct run *run, uint64_t at)
     return to_huge < run->bytes - at ? to_huge : run->bytes - at;
 }
 
+static void note_collapse(struct mp_populate *populate, uint64_t took_ns)
+{
+    const uint32_t tried = atomic_fetch_add_explicit(&populate->tried, 1, memory_order_relaxed) + 1;
+    const uint64_t all_ns =
+        atomic_fetch_add_explicit(&populate->tried_ns, took_ns, memory_order_relaxed) + took_ns;
+
+    if (tried >= TRIAL_COUNT && all_ns / tried > SLOW_NS &&
+        !atomic_exchange_explicit(&populate->later, true, memory_order_relaxed))
+        mp_log_debug("populate", "huge pages come slowly, so later");
+}
+
 static bool populate_part(struct mp_populate *populate, char *at, uint64_t bytes)
 {
-    if (bytes < HUGE_PAGE_BYTES || !collapses(populate))
+    const uint64_t start_ns = mp_clock_now_ns(populate->clock);
+    bool right;
+
+    if (bytes < HUGE_PAGE_BYTES || !collapses(populate) ||
+        atomic_load_explicit(&populate->later, memory_order_relaxed))
         return touch(populate, at, bytes);
-    return is_used(at) || collapse(populate, at);
+    if (is_used(at))
+        return true;
+    right = collapse(populate, at);
+    note_collapse(populate, mp_clock_now_ns(populate->clock) - start_ns);
+    return right;
 }
 
 /* Takes one part after the other that nobody has taken yet. False: the kernel cannot. */
@@ -173,19 +203,17 @@ static void *populate_beside(void *arg)
 /* What was used before, all the rest being there. */
 static void collapse_used(struct mp_populate *populate)
 {
-    struct mp_clock *clock = mp_clock_monotonic();
-
     for (uint32_t i = 0; i < populate->count; i++) {
         const struct run *run = &populate->runs[i];
 
         for (uint64_t at = 0; at < run->bytes; at += part_of(run, at)) {
-            const uint64_t start_ns = mp_clock_now_ns(clock);
+            const uint64_t start_ns = mp_clock_now_ns(populate->clock);
 
             if (part_of(run, at) < HUGE_PAGE_BYTES)
                 continue;
             if (stopped(populate) || !collapses(populate) || !collapse(populate, run->at + at))
                 return;
-            rest(populate, mp_clock_now_ns(clock) - start_ns);
+            rest(populate, mp_clock_now_ns(populate->clock) - start_ns);
         }
     }
 }
@@ -239,17 +267,22 @@ static void end(struct mp_populate *populate)
     free(populate);
 }
 
-struct mp_populate *mp_populate_start(const struct mp_frame *frames, uint32_t count, bool collapse)
+struct mp_populate *mp_populate_start(const struct mp_frame *frames, uint32_t count, bool collapse,
+                                      struct mp_clock *clock)
 {
     struct mp_populate *populate = malloc(sizeof(*populate) + count * sizeof(*populate->runs));
     int error_number = ENOMEM;
 
     mp_assert(frames != NULL);
     if (populate != NULL) {
+        populate->clock = clock;
         atomic_init(&populate->stop, false);
         mp_mutex_init(&populate->lock, MP_LOCK_LEAF, "populate");
         mp_cond_init(&populate->changed);
         atomic_init(&populate->collapse, collapse);
+        atomic_init(&populate->later, false);
+        atomic_init(&populate->tried, 0);
+        atomic_init(&populate->tried_ns, 0);
         atomic_init(&populate->next, 0);
         populate->count = 0;
         for (uint32_t i = 0; i < count; i++)

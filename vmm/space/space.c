@@ -82,7 +82,8 @@ static enum mp_status make_movers(struct mp_space *space, const struct mp_space_
     status = mp_reader_create(&reader, &space->reader);
     frames = mp_tier_frames(space->tier, &frame_count);
     if (status == MP_OK && config->populate && config->backend->caps.cpu_access)
-        space->populate = mp_populate_start(frames, frame_count, config->backend->caps.collapse);
+        space->populate =
+            mp_populate_start(frames, frame_count, config->backend->caps.collapse, config->clock);
     return status;
 }
 

@@ -3,6 +3,7 @@
 #include "vmm/space/populate.h"
 
 #include <errno.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -21,6 +22,23 @@
 #endif
 
 static struct mp_frame frames[FRAMES];
+
+/* Huge pages take no time, or long. */
+static uint64_t stand_still(struct mp_clock *clock)
+{
+    (void)clock;
+    return 0;
+}
+
+static uint64_t go_on(struct mp_clock *clock)
+{
+    static _Atomic(uint64_t) looks;
+
+    (void)clock;
+    return atomic_fetch_add(&looks, 1) * 4000000;
+}
+
+static struct mp_clock still = { stand_still }, slow = { go_on };
 
 static void make_frames(void)
 {
@@ -64,7 +82,7 @@ static void all_pages_come_and_keep_what_was_written(void)
 
     make_frames();
     CHECK_EQ(pages_there(), 0);
-    populate = mp_populate_start(frames, FRAMES, false);
+    populate = mp_populate_start(frames, FRAMES, false, &still);
     CHECK(populate != NULL);
     for (int i = 0; i < FRAMES; i++) {
         for (size_t at = 0; at < FRAME_BYTES; at += PAGE)
@@ -80,7 +98,7 @@ static void all_pages_come_and_keep_what_was_written(void)
     free_frames();
 
     make_frames();
-    populate = mp_populate_start(frames, FRAMES, false);
+    populate = mp_populate_start(frames, FRAMES, false, &still);
     while (pages_there() < FRAMES * (FRAME_BYTES / PAGE)) /* it gives way to whoever computes */
         usleep(1000);
     mp_populate_stop(populate);
@@ -98,12 +116,12 @@ static void what_cannot_start_or_go_on_is_done_without(void)
     for (size_t i = 0; i < 2; i++) {
         plan.calls = calls[i];
         fault_begin(&plan);
-        CHECK(mp_populate_start(frames, FRAMES, false) == NULL);
+        CHECK(mp_populate_start(frames, FRAMES, false, &still) == NULL);
         CHECK(fault_end() > 0);
     }
     plan.calls = FAULT_BIT(madvise); /* an old kernel */
     fault_begin(&plan);
-    populate = mp_populate_start(frames, FRAMES, false);
+    populate = mp_populate_start(frames, FRAMES, false, &still);
     CHECK(populate != NULL);
     usleep(20000);
     mp_populate_stop(populate);
@@ -158,7 +176,7 @@ static void a_files_pages_become_huge(void)
     base[3 * HUGE + 5] = 5;
     base[3 * HUGE + HUGE / 2] = 6;
 
-    populate = mp_populate_start(frames, FRAMES, true);
+    populate = mp_populate_start(frames, FRAMES, true, &still);
     CHECK(populate != NULL);
     while (pages_there() < FRAMES * (FRAME_BYTES / PAGE))
         usleep(1000);
@@ -177,41 +195,93 @@ static void a_files_pages_become_huge(void)
     close(fd);
 }
 
-/* Slots of 9 MiB, which are four huge pages and a half, as a tier lays them out: 7 in a frame, then
- * 2. Huge pages have parts of two slots, and of two frames, so that single pages are left behind
- * the last slot alone. Enough memory for two threads. */
-static void slots_of_an_odd_size_are_huge_too(void)
-{
-    const size_t slot = (size_t)9 << 20, bytes = 9 * slot;
-    const int fd = memfd_create("populate", MFD_CLOEXEC);
-    struct mp_populate *populate;
+/* Slots of 9 MiB, which are four huge pages and a half, as a tier lays them out: two behind all the
+ * others, in a frame of their own. */
+static struct {
     char *reserved, *base;
+    size_t bytes;
+    int fd;
+} slots;
+
+static struct mp_populate *populate_slots(size_t count, struct mp_clock *clock)
+{
+    const size_t slot = (size_t)9 << 20;
+    struct mp_populate *populate;
+
+    slots.bytes = count * slot;
+    slots.fd = memfd_create("populate", MFD_CLOEXEC);
+    CHECK(slots.fd >= 0);
+    CHECK_EQ(ftruncate(slots.fd, (off_t)slots.bytes), 0);
+    slots.reserved = mmap(NULL, slots.bytes + HUGE, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    CHECK(slots.reserved != MAP_FAILED);
+    slots.base = slots.reserved + (HUGE - (uintptr_t)slots.reserved % HUGE) % HUGE;
+    CHECK(mmap(slots.base, slots.bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, slots.fd,
+               0) == slots.base);
+    frames[0] = (struct mp_frame){ .handle = 1, .bytes = (count - 2) * slot, .alias = slots.base };
+    frames[1] = (struct mp_frame){ .handle = 1,
+                                   .bytes = 2 * slot,
+                                   .alias = slots.base + (count - 2) * slot };
+    populate = mp_populate_start(frames, 2, true, clock);
+    CHECK(populate != NULL);
+    return populate;
+}
+
+static void wait_for_slots(void)
+{
+    const size_t step = (size_t)1 << 20;
     size_t there;
 
-    CHECK(fd >= 0);
-    CHECK_EQ(ftruncate(fd, (off_t)bytes), 0);
-    reserved = mmap(NULL, bytes + HUGE, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    CHECK(reserved != MAP_FAILED);
-    base = reserved + (HUGE - (uintptr_t)reserved % HUGE) % HUGE;
-    CHECK(mmap(base, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, fd, 0) == base);
-    frames[0] = (struct mp_frame){ .handle = 1, .bytes = 7 * slot, .alias = base };
-    frames[1] = (struct mp_frame){ .handle = 1, .bytes = 2 * slot, .alias = base + 7 * slot };
-
-    populate = mp_populate_start(frames, 2, true);
-    CHECK(populate != NULL);
     do {
         usleep(1000);
         there = 0;
-        for (size_t at = 0; at < bytes; at += slot / 2)
-            there += pages_of(base + at, slot / 2);
-    } while (there < bytes / PAGE);
+        for (size_t at = 0; at < slots.bytes; at += step)
+            there += pages_of(slots.base + at, step);
+    } while (there < slots.bytes / PAGE);
+}
+
+/* Can they be? Else nothing here is tested. */
+static bool can_be_huge(void)
+{
+    if (madvise(slots.base, HUGE, MADV_COLLAPSE) == 0)
+        return true;
+    printf("this kernel makes no huge pages of a file's: %s\n", strerror(errno));
+    return false;
+}
+
+static void free_slots(void)
+{
+    CHECK_EQ(munmap(slots.reserved, slots.bytes + HUGE), 0);
+    close(slots.fd);
+}
+
+/* Huge pages have parts of two slots, and of two frames, so that single pages are left behind the
+ * last slot alone. Enough memory for two threads. */
+static void slots_of_an_odd_size_are_huge_too(void)
+{
+    struct mp_populate *populate = populate_slots(9, &still);
+
+    wait_for_slots();
     mp_populate_stop(populate);
-    if (madvise(base, HUGE, MADV_COLLAPSE) != 0)
-        printf("this kernel makes no huge pages of a file's: %s\n", strerror(errno));
-    else
-        CHECK_EQ(huge_bytes(base), bytes / HUGE * HUGE);
-    CHECK_EQ(munmap(reserved, bytes + HUGE), 0);
-    close(fd);
+    if (can_be_huge())
+        CHECK_EQ(huge_bytes(slots.base), slots.bytes / HUGE * HUGE);
+    free_slots();
+}
+
+/* Eight huge pages have shown that they take long: the other five are made of single ones. */
+static void single_pages_come_first_where_huge_ones_are_slow(void)
+{
+    struct mp_populate *populate = populate_slots(3, &slow);
+    size_t first;
+
+    wait_for_slots();
+    first = huge_bytes(slots.base);
+    if (can_be_huge()) {
+        CHECK_EQ(first, 8 * HUGE);
+        while (huge_bytes(slots.base) < slots.bytes / HUGE * HUGE)
+            usleep(1000);
+    }
+    mp_populate_stop(populate);
+    free_slots();
 }
 
 /* The second call is the one that would make a huge page. */
@@ -236,7 +306,7 @@ static void pages_that_cannot_be_huge_come_one_by_one(void)
         CHECK_EQ(madvise(base, bytes, MADV_DONTNEED), 0);
         CHECK_EQ(pages_of(base, bytes), 0);
         fault_begin(&plan);
-        populate = mp_populate_start(these, 2, true);
+        populate = mp_populate_start(these, 2, true, &still);
         while (pages_of(base, bytes) < bytes / PAGE)
             usleep(1000);
         mp_populate_stop(populate);
@@ -251,6 +321,7 @@ int main(void)
     RUN(what_cannot_start_or_go_on_is_done_without);
     RUN(a_files_pages_become_huge);
     RUN(slots_of_an_odd_size_are_huge_too);
+    RUN(single_pages_come_first_where_huge_ones_are_slow);
     RUN(pages_that_cannot_be_huge_come_one_by_one);
     return 0;
 }
