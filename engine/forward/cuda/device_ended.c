@@ -104,10 +104,11 @@ static struct mp_device_queue *only_stream(struct mp_device *device)
 
     for (uint32_t i = 0; i < device->queue_count; i++) {
         struct mp_device_queue *queue = &device->queues[i];
+        const bool watched = is_watched(queue); /* once: its thread may give it back meanwhile */
 
-        if (!mp_device_queue_works(queue))
+        if (!watched && queue->taken == queue->done)
             continue;
-        if (only != NULL || is_watched(queue))
+        if (only != NULL || watched)
             return NULL;
         only = queue;
     }
@@ -118,6 +119,8 @@ static void sleep_until_ended(struct mp_device *device)
 {
     struct mp_device_queue *queue = only_stream(device);
 
+    if (!is_waiting(device))
+        return;
     if (queue != NULL) {
         mp_device_conclude(
             queue, mp_gpu_wait(device->gpu, queue->batches[queue->done % MP_DEVICE_BATCHES].end));
@@ -156,14 +159,13 @@ static void follow_locked(struct mp_device *device)
     }
 }
 
-enum mp_status mp_device_ended(struct mp_compute *c, bool wait, uint32_t *needs, uint32_t *count_p)
+enum mp_status mp_device_ended(struct mp_compute *c, uint32_t *needs, uint32_t *count_p)
 {
     struct mp_device *device = mp_device_of(c);
     enum mp_status status;
     uint32_t count;
 
-    if (wait)
-        wait_until_ended(device);
+    wait_until_ended(device);
     mp_lock(&device->lock);
     count = atomic_load_explicit(&device->ended_count, memory_order_relaxed);
     memcpy(needs, device->ended, count * sizeof(needs[0]));

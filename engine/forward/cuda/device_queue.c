@@ -167,6 +167,7 @@ static void report(struct mp_device_queue *queue, const struct mp_device_batch *
     if (status == MP_OK)
         note_cost_locked(queue, batch, ns);
     mp_device_add_ended_locked(device, device->work + batch->first, batch->count);
+    mp_assert(!queue->on_cpu || queue->taken != queue->done);
     queue->done++;
     atomic_store_explicit(&queue->watched, queue->on_cpu && queue->taken != queue->done,
                           memory_order_release);
