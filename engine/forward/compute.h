@@ -97,7 +97,7 @@ struct mp_compute_ops {
     /* sum := the shared expert's output; for models that have one */
     void (*shared)(struct mp_compute *c, uint32_t layer);
     /* Optional: as in struct mp_step_ops (policy/pager/step.h). */
-    enum mp_status (*ended)(struct mp_compute *c, bool wait, uint32_t *needs, uint32_t *count_p);
+    enum mp_status (*ended)(struct mp_compute *c, uint32_t *needs, uint32_t *count_p);
     bool (*any_ended)(struct mp_compute *c);
     void (*look)(struct mp_compute *c, bool sleeps);
     /* Optional: do experts that are under way have the pool, and the scratch of state on the host?

@@ -142,11 +142,11 @@ void mp_engine_note_done(struct mp_engine *engine, const struct mp_expert_work *
     }
 }
 
-static enum mp_status op_ended(void *ctx, bool wait, uint32_t *needs, uint32_t *count_p)
+static enum mp_status op_ended(void *ctx, uint32_t *needs, uint32_t *count_p)
 {
     struct mp_compute *c = ((struct mp_engine *)ctx)->compute;
 
-    return c->ops->ended(c, wait, needs, count_p);
+    return c->ops->ended(c, needs, count_p);
 }
 
 static bool op_any_ended(void *ctx)

@@ -56,9 +56,9 @@ void mp_pool_destroy(struct mp_pool *pool);
 unsigned mp_pool_threads(const struct mp_pool *pool);
 
 /*
- * How long threads beside the pool wait awake, by the same setting: up to two of them, the engine's
- * and a link's, and not while the pool has work and there are not as many processors as all of
- * them. Lives as long as the pool.
+ * How long threads beside the pool wait awake, by the same setting: two of them, the engine's
+ * and a link's, beside them for a moment one that brings a CPU's results to a device, and not while
+ * the pool has work and there are not as many processors as all of them. Lives as long as the pool.
  */
 const struct mp_spin *mp_pool_spin(const struct mp_pool *pool);
 

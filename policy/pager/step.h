@@ -95,11 +95,12 @@ struct mp_step_ops {
     enum mp_status (*shared)(void *ctx, uint32_t layer);
 
     /* Optional. needs(*count_p) := the `need` of all work of all executors that has ended,
-     * successfully or not, since the last call. With `wait`, and work in progress, blocks until
-     * there is at least one. */
-    enum mp_status (*ended)(void *ctx, bool wait, uint32_t *needs, uint32_t *count_p);
+     * successfully or not, since the last call; blocks until there is at least one. Work is in
+     * progress. */
+    enum mp_status (*ended)(void *ctx, uint32_t *needs, uint32_t *count_p);
 
-    /* Required with ended(): true if ended() would report something. Called by the step's thread;
+    /* Required with ended(): true if ended() would not block, as far as look() has
+     * looked. Called by the step's thread;
      * an executor calls mp_pager_wake() when it becomes true. Must not block. */
     bool (*any_ended)(void *ctx);
 

@@ -76,8 +76,7 @@ static enum mp_status hand_over(struct mp_step *step, uint32_t layer, uint32_t c
 static enum mp_status take_ended(struct mp_step *step)
 {
     uint32_t count = 0;
-    const enum mp_status status =
-        step->config.ops->ended(step->config.ctx, true, step->ended, &count);
+    const enum mp_status status = step->config.ops->ended(step->config.ctx, step->ended, &count);
 
     mp_assert(step->under_way > 0);
     mp_assert(step->config.ops->ended != NULL);

@@ -276,11 +276,11 @@ static bool op_any_ended(void *ctx)
     return ((struct mp_sim_world *)ctx)->ended_count > 0;
 }
 
-static enum mp_status op_ended(void *ctx, bool wait, uint32_t *needs, uint32_t *count_p)
+static enum mp_status op_ended(void *ctx, uint32_t *needs, uint32_t *count_p)
 {
     struct mp_sim_world *w = ctx;
 
-    while (wait && w->ended_count == 0) {
+    while (w->ended_count == 0) {
         const bool moved = mp_clock_virtual_next(&w->clock);
 
         mp_assert(moved);

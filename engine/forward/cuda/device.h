@@ -311,7 +311,7 @@ void mp_device_add_ended_locked(struct mp_device *device, const struct mp_expert
                                 uint32_t count);
 void mp_device_notify_ended(struct mp_device *device, const struct mp_expert_work *work,
                             uint32_t count);
-enum mp_status mp_device_ended(struct mp_compute *c, bool wait, uint32_t *needs,
+enum mp_status mp_device_ended(struct mp_compute *c, uint32_t *needs,
                                uint32_t *count_p) MP_MUST_CHECK;
 bool mp_device_any_ended(struct mp_compute *c);
 void mp_device_look(struct mp_compute *c, bool sleeps);

@@ -4,8 +4,8 @@
  * computed by three separate products: its rows are gathered from the batch before, and the results
  * are scattered to their places afterwards.
  *
- * The choice depends only on the expert's rows, so the bits do not depend on budgets or on what
- * else is ready. Scratch is reused in order on the same stream.
+ * The choice depends only on the expert's rows and types, so the bits do not depend on budgets or
+ * on what else is ready. Scratch is reused in order on the same stream.
  */
 #include <inttypes.h>
 

@@ -44,8 +44,9 @@
 /* Project, thrice where q, k and v have types of their own; place, attend, gemv, route, experts up
  * and down, combine. */
 #define NODES_LAYER 10u
-#define NODES_FFN 4u   /* of a shared expert, or instead of a layer's experts */
-#define NODES_SLICE 3u /* each but the first: resolve, experts up and down */
+#define NODES_FFN 4u    /* instead of a layer's experts */
+#define NODES_SHARED 7u /* of a shared expert, 3 of them for its gate */
+#define NODES_SLICE 3u  /* each but the first: resolve, experts up and down */
 
 /* The same types for all experts of a layer: their kernels are launched before anybody knows whom.
  */
@@ -100,7 +101,8 @@ static void measure(const struct mp_engine_config *c, uint32_t slices, uint64_t 
 /* Operations from behind `first` MoE layers on, at most. */
 static uint64_t count_nodes(const struct mp_engine_config *c, uint32_t slices, uint32_t first)
 {
-    const uint64_t of_layer = NODES_LAYER + NODES_FFN + (uint64_t)NODES_SLICE * (slices - 1);
+    const uint64_t of_layer = NODES_LAYER + (c->model->shared_ffn != 0 ? NODES_SHARED : NODES_FFN) +
+                              (uint64_t)NODES_SLICE * (slices - 1);
 
     return NODES_STEP + (c->model->layers - first) * of_layer;
 }

@@ -11,7 +11,8 @@
 #define LIST_ALIGN 16u
 
 /* Who computes an expert on the device: kernels for a list, those for tensor cores, or products of
- * its own. It follows from the expert's rows alone, so that bits do not depend on the list. */
+ * its own. It follows from the expert's rows and the types of its matrices, so that bits do not
+ * depend on the list. */
 enum way { BY_LIST, BY_TENSOR, BY_PRODUCTS };
 
 /* Of the work lists of a layer: every slice of every expert in a list of its own at worst. */

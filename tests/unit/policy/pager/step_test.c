@@ -137,9 +137,9 @@ static enum mp_status begin_only(void *ctx, uint32_t layer, const struct mp_expe
     return fake_experts(ctx, layer, work, count);
 }
 
-static enum mp_status end_all(void *ctx, bool wait, uint32_t *needs, uint32_t *count_p)
+static enum mp_status end_all(void *ctx, uint32_t *needs, uint32_t *count_p)
 {
-    CHECK(ctx == &fake && wait);
+    CHECK(ctx == &fake);
     memcpy(needs, under_way, under_way_count * sizeof(needs[0]));
     *count_p = under_way_count;
     under_way_count = 0;
@@ -393,9 +393,9 @@ static enum mp_status begin_on_stream(void *ctx, uint32_t layer, const struct mp
     return fake_experts(ctx, layer, work, count);
 }
 
-static enum mp_status stream_ended(void *ctx, bool wait, uint32_t *needs, uint32_t *count_p)
+static enum mp_status stream_ended(void *ctx, uint32_t *needs, uint32_t *count_p)
 {
-    CHECK(wait && stream.count > 0);
+    CHECK(stream.count > 0);
     write_log(ctx, "ended\n");
     memcpy(needs, stream.needs, stream.count * sizeof(needs[0]));
     *count_p = stream.count;
