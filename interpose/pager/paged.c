@@ -217,12 +217,19 @@ static enum mp_status plan(struct mp_paged *paged, const struct mp_paged_others 
     return status == MP_OK ? choose_budget(paged, others, &full) : status;
 }
 
+/* Slots are parts of a memory file: not every sandbox has those, nor every limit on files room. */
+static enum mp_status open_backend(struct mp_paged *paged)
+{
+    const struct mp_backend_config config = { .numa_node = -1,
+                                              .huge_pages = paged->settings.huge_pages != 0,
+                                              .memory_file_bytes = paged->budget_bytes };
+
+    return mp_backend_host.open(&config, NULL, &paged->backend);
+}
+
 static enum mp_status make_space(struct mp_paged *paged)
 {
-    const struct mp_backend_config backend = { .numa_node = -1,
-                                               .huge_pages = paged->settings.huge_pages != 0,
-                                               .memory_file_bytes = paged->budget_bytes };
-    enum mp_status status = mp_backend_host.open(&backend, NULL, &paged->backend);
+    enum mp_status status = open_backend(paged);
     struct mp_space_config config;
 
     if (status != MP_OK)
@@ -358,22 +365,12 @@ static struct mp_paged *make_empty(const struct mp_host *host,
     return paged;
 }
 
-/* Slots are parts of one, and not every sandbox allows them. */
-static bool can_make_memory_file(void)
-{
-    const int fd = memfd_create("moepager", MFD_CLOEXEC);
-
-    if (fd >= 0)
-        close(fd);
-    return fd >= 0;
-}
-
 bool mp_paged_would_be(const struct mp_host *host, const struct mp_interpose_settings *settings,
                        const struct mp_paged_others *others, int fd)
 {
     struct mp_paged *paged = make_empty(host, settings);
     const bool would =
-        paged != NULL && can_make_memory_file() && decide(paged, others, fd) == MP_OK;
+        paged != NULL && decide(paged, others, fd) == MP_OK && open_backend(paged) == MP_OK;
 
     mp_paged_destroy(paged);
     mp_error_clear();

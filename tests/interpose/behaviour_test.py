@@ -10,7 +10,7 @@ usage: behaviour_test.py CASE PRELOAD WORK [--full]
   kills      starts and kills in a row (50, with --full 1,000); the next run is right, nothing is left
   crowd      20 processes on one file
   memory     a memory group of which most is taken: the kernel may end it, else the result is right
-  limits     few descriptors, addresses and threads: what runs without the library runs with it
+  limits     few descriptors, addresses and bytes of files: what runs without the library runs with it
   others     before and behind another preloaded library with the same hooks
   secure     a program that is somebody else when it runs: the library stays out of it
   report     SIGUSR1 in the middle writes it, as JSON or text, and the program goes on; a program
@@ -194,7 +194,8 @@ def limits(preload, work, full):
     program = llama.build("victim_logits", work)
     command = llama.command(program, llama.model("tiny"), 2, "gen=4", "prompt=16")
     want = run(command, None, None).out
-    most = {"n": (4, 5, 6, 7, 8, 10, 16), "v": (80000, 90000, 100000, 120000, 200000, 300000, 600000)}
+    most = {"n": (4, 5, 6, 7, 8, 10, 16), "v": (80000, 90000, 100000, 120000, 200000, 300000, 600000),
+            "f": (100, 10000000)}
     for flag, values in most.items():
         seen = set()
         for value in values:
@@ -209,7 +210,7 @@ def limits(preload, work, full):
                 expect(done.status != 0 or done.report is not None or budget == "auto" or
                        len(warnings(done)) == 1, f"{label}: neither paged nor said: {done.err}")
                 seen.add((plain.status == 0, done.report is not None))
-        # All three are there: too little for the program, for the library, and for neither.
+        # Both are there: too little for the library, and enough for it.
         expect({(True, False), (True, True)} <= seen, f"ulimit -{flag}: {seen}")
 
 

@@ -20,6 +20,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 #include "vmm/base/assert.h"
@@ -152,6 +153,18 @@ static enum mp_status map_aligned(uint64_t bytes, uint64_t align_bytes, uint64_t
     return MP_OK;
 }
 
+/* Beyond the limit on files (ulimit -f) ftruncate() ends the program with SIGXFSZ. */
+static int set_file_bytes(int fd, uint64_t bytes)
+{
+    struct rlimit limit;
+
+    if (getrlimit(RLIMIT_FSIZE, &limit) == 0 && limit.rlim_cur < bytes) {
+        errno = EFBIG;
+        return -1;
+    }
+    return ftruncate(fd, (off_t)bytes);
+}
+
 /* All of it at once: pages come into being when they are first written. Huge ones need addresses
  * and offsets that are equal modulo their size. */
 static enum mp_status open_file(struct host_backend *host, uint64_t bytes)
@@ -162,7 +175,7 @@ static enum mp_status open_file(struct host_backend *host, uint64_t bytes)
     if (map_aligned(bytes, HUGE_PAGE_BYTES, host->page_bytes, &at) != MP_OK)
         return MP_ERR_NO_SPACE;
     host->file_fd = memfd_create("moepager", MFD_CLOEXEC);
-    if (host->file_fd >= 0 && ftruncate(host->file_fd, (off_t)bytes) == 0)
+    if (host->file_fd >= 0 && set_file_bytes(host->file_fd, bytes) == 0)
         base = mmap(at, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, host->file_fd, 0);
     if (base == MAP_FAILED) {
         const enum mp_status status =

@@ -4,6 +4,7 @@
 #include <errno.h>
 #include <stdint.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
 
 #include "tests/support/fault/wrap.h"
 #include "vmm/backend/backend.h"
@@ -312,6 +313,25 @@ static void fault_fails_the_chosen_calls_and_no_other(void)
     mp_backend_close(backend);
 }
 
+/* A process that makes a file larger than it may (ulimit -f) is ended. */
+static void a_memory_file_beyond_the_limit_on_files_is_refused(void)
+{
+    struct mp_backend_config config = { .numa_node = -1, .memory_file_bytes = MIB + 4096 };
+    struct mp_backend *backend;
+    struct rlimit before, limit;
+
+    CHECK_EQ(getrlimit(RLIMIT_FSIZE, &before), 0);
+    limit = before;
+    limit.rlim_cur = MIB;
+    CHECK_EQ(setrlimit(RLIMIT_FSIZE, &limit), 0);
+    CHECK_EQ(mp_backend_open("host", &config, &backend), MP_ERR_NO_SPACE);
+    CHECK_STR(mp_error_last()->code, "E_DEVICE_MEMORY");
+    config.memory_file_bytes = MIB;
+    CHECK_EQ(mp_backend_open("host", &config, &backend), MP_OK);
+    mp_backend_close(backend);
+    CHECK_EQ(setrlimit(RLIMIT_FSIZE, &before), 0);
+}
+
 /* Frames of a memory file are found in it by their aliases, and what is mapped from there is them.
  */
 static void frames_of_a_memory_file_can_be_mapped_elsewhere(void)
@@ -355,6 +375,7 @@ static void frames_of_a_memory_file_can_be_mapped_elsewhere(void)
 
 int main(void)
 {
+    RUN(a_memory_file_beyond_the_limit_on_files_is_refused);
     RUN(frames_of_a_memory_file_can_be_mapped_elsewhere);
     RUN(every_built_in_keeps_the_contract_of_its_table);
     RUN(chains_open_in_the_order_of_their_names);
