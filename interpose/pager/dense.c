@@ -1,7 +1,8 @@
 /*
  * What is not an expert is needed by every token. A thread reads it in the background, past the
  * page cache, into memory of huge pages, and moves that over the file's mapping: then a kernel that
- * runs short of memory does not drop it, and nobody faults it in page by page.
+ * runs short of memory does not drop it, and nobody faults it in page by page. Where there is no
+ * room for that beside the budget it stays the file's.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -213,7 +214,8 @@ static void read_file(struct mp_paged_dense *dense, uint32_t file)
     struct range range = { 0, 0 };
 
     leave_tables(dense->paged, file);
-    while (next_range(&dense->paged->experts, file, range.end, &range)) {
+    while (dense->paged->dense_fits &&
+           next_range(&dense->paged->experts, file, range.end, &range)) {
         while (range.begin < range.end) {
             struct range chunk = range;
             bool right;

@@ -136,20 +136,28 @@ void mp_paged_add_other(const struct mp_paged *paged, struct mp_paged_others *ot
 
 /* A program that runs within `ulimit -v` must go on to: the files are about to be mapped, and our
  * threads' stacks and heaps are addresses too. */
-static enum mp_status check_addresses(const struct mp_paged *paged, uint64_t budget)
+static enum mp_status check_addresses(const struct mp_paged *paged,
+                                      const struct mp_memory_room *room)
 {
-    uint64_t need = budget + ADDRESSES_SPARE;
-    struct mp_memory_room room;
+    uint64_t need = paged->budget_bytes + ADDRESSES_SPARE;
 
-    mp_memory_room_read("", &room);
     for (uint32_t f = 0; f < mp_files_count(paged->experts.files); f++)
         need += mp_files_bytes(paged->experts.files, f);
-    if (room.address_bytes >= need)
+    if (room->address_bytes >= need)
         return MP_OK;
     return mp_fail(MP_ERR_CONFIG, "E_BUDGET_SMALL",
                    "the limit on addresses leaves %" PRIu64 " bytes, and %" PRIu64 " are needed to "
                    "map the model and page it; raise ulimit -v",
-                   room.address_bytes, need);
+                   room->address_bytes, need);
+}
+
+/* Copies of the other weights cannot be dropped when memory runs short, as the file's pages can:
+ * there must be room for them and for the program when all slots are full. */
+static bool has_room_for_dense(const struct mp_paged *paged, const struct mp_paged_others *others,
+                               const struct mp_memory_room *room)
+{
+    return room->room_bytes >= paged->budget_bytes + others->empty_bytes +
+                                   mp_paged_dense_bytes(&paged->experts) + MP_MEMORY_PROGRAM_BYTES;
 }
 
 /* MP_ERR_UNSUPPORTED: the budget holds all there is. A size is for all models together, and who
@@ -159,15 +167,13 @@ static enum mp_status choose_budget(struct mp_paged *paged, const struct mp_page
 {
     const struct mp_share *share = &paged->settings.budget;
     const uint64_t mappings = bytes_of_mappings(&paged->experts, others, full);
+    struct mp_memory_room room;
     uint64_t budget, spare = 0;
 
-    if (share->kind == MP_SHARE_AUTO) {
-        struct mp_memory_room room;
-
-        mp_memory_room_read("", &room);
+    mp_memory_room_read("", &room);
+    if (share->kind == MP_SHARE_AUTO)
         spare = less(mp_memory_room_beside(&room, mp_paged_dense_bytes(&paged->experts)),
                      others->empty_bytes);
-    }
     budget = mp_share_resolve(share, full->unit_bytes, spare);
     if (share->kind == MP_SHARE_BYTES)
         budget = less(budget, others->budget_bytes);
@@ -197,7 +203,8 @@ static enum mp_status choose_budget(struct mp_paged *paged, const struct mp_page
                        "%" PRIu64 " (two slots); raise MOEPAGER_BUDGET",
                        budget, full->smallest_bytes);
     paged->budget_bytes = budget;
-    return check_addresses(paged, budget);
+    paged->dense_fits = has_room_for_dense(paged, others, &room);
+    return check_addresses(paged, &room);
 }
 
 static enum mp_status plan(struct mp_paged *paged, const struct mp_paged_others *others)
@@ -400,6 +407,11 @@ enum mp_status mp_paged_create(const struct mp_host *host,
     paged->watch = mp_paged_watch_create(paged);
     if (settings->files.dense != 0)
         paged->dense = mp_paged_dense_create(paged);
+    if (settings->files.dense != 0 && !paged->dense_fits)
+        mp_log_info("preload",
+                    "%s: weights that are no experts stay the file's: there is no room for them "
+                    "beside the budget",
+                    paged->path);
     mp_log_info("preload",
                 "%s: %" PRIu32 " layers of %" PRIu32 " experts, %" PRIu32 " of them in %" PRIu64
                 " bytes, reads by %s",

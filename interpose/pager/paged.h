@@ -78,6 +78,7 @@ struct mp_paged {
     struct mp_space *space;
     struct mp_space_plan plan;
     uint64_t budget_bytes;
+    bool dense_fits; /* there is memory for copies of the dense weights beside the budget */
     struct mp_profile profile;
     struct mp_policies policies;
     struct mp_shape shape;
@@ -230,7 +231,7 @@ void mp_paged_prefetch(struct mp_paged *paged, const struct mp_routing *routing)
 void mp_paged_ahead_counts(const struct mp_paged_ahead *ahead, uint64_t *guessed_p,
                            uint64_t *right_p);
 
-/* dense.c: a thread that reads the dense weights of mapped files. */
+/* dense.c: a thread that reads the dense weights of mapped files, if there is memory for them. */
 struct mp_paged_dense *mp_paged_dense_create(struct mp_paged *paged);
 void mp_paged_dense_add(struct mp_paged_dense *dense, uint32_t file);
 void mp_paged_dense_destroy(struct mp_paged_dense *dense);

@@ -15,8 +15,7 @@
 
 #define LINE_BYTES (2 * PATH_MAX + 512)
 
-/* What a program that is not ours keeps for itself: so much, and one part of the room. */
-#define PROGRAM_BYTES (UINT64_C(256) << 20)
+/* What a program that is not ours keeps for itself besides: one part of the room. */
 #define PROGRAM_PARTS 8
 
 /* Where one hierarchy keeps its numbers. Version 1 has no `high`. */
@@ -233,7 +232,7 @@ void mp_memory_room_read(const char *root, struct mp_memory_room *room)
 
 uint64_t mp_memory_room_beside(const struct mp_memory_room *room, uint64_t weights_bytes)
 {
-    const uint64_t kept = PROGRAM_BYTES + room->room_bytes / PROGRAM_PARTS;
+    const uint64_t kept = MP_MEMORY_PROGRAM_BYTES + room->room_bytes / PROGRAM_PARTS;
 
     return weights_bytes < room->room_bytes && room->room_bytes - weights_bytes > kept
                ? room->room_bytes - weights_bytes - kept

@@ -28,8 +28,11 @@ struct mp_memory_room {
  */
 void mp_memory_room_read(const char *root, struct mp_memory_room *room);
 
+/* What a program that is not ours needs beside its weights, at least. */
+#define MP_MEMORY_PROGRAM_BYTES (UINT64_C(256) << 20)
+
 /* Memory for experts under another program that keeps its other weights: an eighth of the room and
- * 256 MiB are left to it. 0: nothing is left. */
+ * those 256 MiB are left to it. 0: nothing is left. */
 uint64_t mp_memory_room_beside(const struct mp_memory_room *room, uint64_t weights_bytes);
 
 /*
