@@ -13,7 +13,7 @@
  *
  * Thread safety: any thread of the program. errno is not preserved.
  */
-#define MP_INTERPOSE_ABI 3u
+#define MP_INTERPOSE_ABI 4u
 #define MP_INTERPOSE_SYMBOL "mp_interposer_v1"
 
 /* The real functions behind the hooks: of libc, or of another preloaded library. */
@@ -53,6 +53,11 @@ struct mp_map_call {
     size_t bytes;
     int prot, flags, fd;
     off_t offset;
+};
+
+/* Bytes [begin, end) of a range of addresses. */
+struct mp_paged_part {
+    size_t begin, end;
 };
 
 /*
@@ -97,8 +102,8 @@ struct mp_interposer {
      * paged, and becomes the file's own mapping again. */
     void (*leave)(const void *at, size_t bytes);
 
-    /* True if the range touches a paged mapping. */
-    bool (*covers)(const void *at, size_t bytes);
+    /* The first part of the range that is in a paged mapping. False: there is none. */
+    bool (*find_part)(const void *at, size_t bytes, struct mp_paged_part *part_p);
 
     /* Called when the kernel has refused the program a mapping (ENOMEM). True: there are more now,
      * because mappings of ours were given up, and the call should be made again. */

@@ -66,10 +66,11 @@ struct mp_paged *mp_entry_begin_at(const void *at)
     for (uint32_t p = 0; p < MP_MODELS_MAX; p++) {
         struct mp_paged *paged =
             mp_paged_span_touches(&places[p].span, at, 1) ? mp_entry_begin(p) : NULL;
+        struct mp_paged_part part;
 
         if (paged == NULL)
             continue;
-        if (mp_mappings_covers(paged->mappings, at, 1))
+        if (mp_mappings_find_part(paged->mappings, at, 1, &part))
             return paged;
         mp_entry_end(paged);
     }
@@ -303,20 +304,25 @@ static void leave(const void *at, size_t bytes)
     }
 }
 
-static bool covers(const void *at, size_t bytes)
+static bool find_part(const void *at, size_t bytes, struct mp_paged_part *part_p)
 {
-    bool covered = false;
+    bool found = false;
 
-    for (uint32_t p = 0; p < MP_MODELS_MAX && !covered; p++) {
+    for (uint32_t p = 0; p < MP_MODELS_MAX; p++) {
         struct mp_paged *paged =
             mp_paged_span_touches(&places[p].span, at, bytes) ? mp_entry_begin(p) : NULL;
+        struct mp_paged_part part;
 
         if (paged == NULL)
             continue;
-        covered = mp_mappings_covers(paged->mappings, at, bytes);
+        if (mp_mappings_find_part(paged->mappings, at, bytes, &part) &&
+            (!found || part.begin < part_p->begin)) {
+            *part_p = part;
+            found = true;
+        }
         mp_entry_end(paged);
     }
-    return covered;
+    return found;
 }
 
 /* ENOMEM has other reasons too, and then nothing of ours is in the way. Nobody knows: it is. */
@@ -472,7 +478,7 @@ const struct mp_interposer mp_interposer_table = {
     .wants = wants,
     .mapped = mapped,
     .leave = leave,
-    .covers = covers,
+    .find_part = find_part,
     .refused = make_way,
     .expert = mp_call_expert,
     .ids_read = mp_call_ids_read,

@@ -183,13 +183,30 @@ bool mp_mappings_locate(struct mp_mappings *mappings, const void *at, uint32_t *
     return found;
 }
 
-bool mp_mappings_covers(struct mp_mappings *mappings, const void *at, size_t bytes)
+bool mp_mappings_find_part(struct mp_mappings *mappings, const void *at, size_t bytes,
+                           struct mp_paged_part *part_p)
 {
-    uint64_t offset;
-    uint32_t file;
+    const uintptr_t begin = (uintptr_t)at, end = begin + bytes;
+    bool found = false;
 
-    (void)bytes;
-    return mp_mappings_locate(mappings, at, &file, &offset);
+    mp_lock(&mappings->lock);
+    for (uint32_t f = 0; f < mappings->file_count; f++) {
+        const struct mp_mapped_file *file = &mappings->mapped[f];
+
+        for (uint32_t i = 0; i < file->left_count; i++) {
+            const uintptr_t base = (uintptr_t)file->map.at - file->map.offset_bytes;
+            uintptr_t from = base + file->left[i].begin, to = base + file->left[i].end;
+
+            from = from > begin ? from : begin;
+            to = to < end ? to : end;
+            if (from >= to || (found && from - begin >= part_p->begin))
+                continue;
+            *part_p = (struct mp_paged_part){ from - begin, to - begin };
+            found = true;
+        }
+    }
+    mp_unlock(&mappings->lock);
+    return found;
 }
 
 char *mp_mappings_address(struct mp_mappings *mappings, uint32_t file, uint64_t offset_bytes,

@@ -80,8 +80,9 @@ bool mp_mappings_leave(struct mp_mappings *mappings, const void *at, size_t byte
 /* Is none of the files mapped? */
 bool mp_mappings_is_empty(struct mp_mappings *mappings);
 
-/* Is this address in a mapping? */
-bool mp_mappings_covers(struct mp_mappings *mappings, const void *at, size_t bytes);
+/* The first part of [at, at + bytes) that is in a mapping. False: there is none. */
+bool mp_mappings_find_part(struct mp_mappings *mappings, const void *at, size_t bytes,
+                           struct mp_paged_part *part_p);
 
 /* Which byte of which file is at this address? False: none. */
 bool mp_mappings_locate(struct mp_mappings *mappings, const void *at, uint32_t *file_p,

@@ -317,8 +317,9 @@ void mp_upload_read_ahead(struct mp_paged *paged, const void *data, size_t bytes
 {
     const uintptr_t begin = (uintptr_t)data / MP_SPACE_PAGE_BYTES * MP_SPACE_PAGE_BYTES;
     const uintptr_t end = (uintptr_t)data + bytes;
+    struct mp_paged_part part;
 
-    if (mp_mappings_covers(paged->mappings, data, bytes))
+    if (mp_mappings_find_part(paged->mappings, data, bytes, &part))
         (void)paged->host.real.madvise((void *)begin, end - begin, MADV_WILLNEED);
 }
 

@@ -164,12 +164,36 @@ HOOK(int, mprotect, void *at, size_t bytes, int prot)
     return result != 0 && may_try_again() ? mp_preload_real.mprotect(at, bytes, prot) : result;
 }
 
-static bool covers(const void *at, size_t bytes)
+static bool find_part(const void *at, size_t bytes, struct mp_paged_part *part)
 {
     const struct mp_interposer *interposer = mp_preload_opened();
+    const int before = errno;
+    const bool found = interposer != NULL && mp_paged_span_touches(&mp_preload_span, at, bytes) &&
+                       interposer->find_part(at, bytes, part);
 
-    return interposer != NULL && mp_paged_span_touches(&mp_preload_span, at, bytes) &&
-           interposer->covers(at, bytes);
+    errno = before;
+    return found;
+}
+
+/* A call of the kernel for a range of addresses, with what else it is given. */
+typedef int (*range_fn)(void *at, size_t bytes, int how);
+
+/* Make it for the parts of the range that are not paged. Nothing is done for those that are. */
+static int call_beside(range_fn call, const void *at, size_t bytes, int how)
+{
+    char *from = (char *)(uintptr_t)at;
+    struct mp_paged_part part;
+    int result = 0;
+
+    while (find_part(from, bytes, &part)) {
+        if (part.begin > 0 && call(from, part.begin, how) != 0)
+            result = -1;
+        from += part.end;
+        bytes -= part.end;
+        if (bytes == 0)
+            return result;
+    }
+    return call(from, bytes, how) != 0 ? -1 : result;
 }
 
 /*
@@ -185,24 +209,38 @@ static bool is_advice_for_us(int advice)
 
 /* Locking a model would read all of it, and keep it. What is resident is not swapped out by anybody
  * who has less than the budget; the rest is what the program has no room for. */
+static int lock_range(void *at, size_t bytes, int how)
+{
+    (void)how;
+    return mp_preload_real.mlock(at, bytes);
+}
+
 HOOK(int, mlock, const void *at, size_t bytes)
 {
-    return covers(at, bytes) ? 0 : mp_preload_real.mlock(at, bytes);
+    return call_beside(lock_range, at, bytes, 0);
+}
+
+static int lock2_range(void *at, size_t bytes, int flags)
+{
+    return mp_preload_real.mlock2(at, bytes, (unsigned)flags);
 }
 
 HOOK(int, mlock2, const void *at, size_t bytes, unsigned flags)
 {
-    return covers(at, bytes) ? 0 : mp_preload_real.mlock2(at, bytes, flags);
+    return call_beside(lock2_range, at, bytes, (int)flags);
+}
+
+static int advise_range(void *at, size_t bytes, int advice)
+{
+    const int result = mp_preload_real.madvise(at, bytes, advice);
+
+    return result != 0 && may_try_again() ? mp_preload_real.madvise(at, bytes, advice) : result;
 }
 
 HOOK(int, madvise, void *at, size_t bytes, int advice)
 {
-    int result;
-
-    if (is_advice_for_us(advice) && covers(at, bytes))
-        return 0;
-    result = mp_preload_real.madvise(at, bytes, advice);
-    return result != 0 && may_try_again() ? mp_preload_real.madvise(at, bytes, advice) : result;
+    return is_advice_for_us(advice) ? call_beside(advise_range, at, bytes, advice)
+                                    : advise_range(at, bytes, advice);
 }
 
 HOOK(int, posix_madvise, void *at, size_t bytes, int advice)
@@ -210,10 +248,8 @@ HOOK(int, posix_madvise, void *at, size_t bytes, int advice)
     const int before = errno;
     int number = 0;
 
-    if (covers(at, bytes))
-        return 0;
     /* As libc has it: "will not need" must not lose bytes. */
-    if (advice != POSIX_MADV_DONTNEED && mp_preload_real.madvise(at, bytes, advice) != 0)
+    if (advice != POSIX_MADV_DONTNEED && call_beside(advise_range, at, bytes, advice) != 0)
         number = errno;
     errno = before;
     return number;

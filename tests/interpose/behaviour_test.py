@@ -448,7 +448,7 @@ def sanitized(preload, work, full):
                f"{command[1:]}, {more}: exit {done.status}: {done.out[-200:]}{done.err[-2000:]}")
 
     model = own_model(work)
-    for what in ("bytes,touch,fork,write,readv", "unmap", "private", "usr1", "truncate", "overwrite"):
+    for what in ("bytes,touch,fork,write,readv", "unmap", "advise", "private", "usr1", "truncate", "overwrite"):
         shutil.copyfile(model, work / "copy.gguf")
         check([mapper(work), model, what] if what not in ("truncate", "overwrite") else
               ["/bin/sh", "-c", 'cp "$1" "$2"; "$0" "$2" "$3"', mapper(work), model,

@@ -5,7 +5,7 @@ program sees the file's bytes, or what it would have seen without the library.
 usage: files_test.py CASE PRELOAD WORK [--full]
 
   mapping    a program that only maps a model: every byte, by eight threads, by a child, by system
-             calls; parts unmapped, protected, moved, mapped privately
+             calls; parts unmapped, protected, moved, mapped privately, advice for more than is mapped
   changed    the file is truncated, replaced, or overwritten while it is mapped
   reads      reads of ours fail, end early or find the file's end, while what is mapped can be read
   disk       the same by a file system of the test's own, with io_uring too; and a place that nobody
@@ -32,7 +32,7 @@ from make_models import F32, Gguf
 def mapping(preload, work, full):
     program, model = mapper(work), own_model(work)
     try:
-        for what in (ALL_CHECKS, "unmap", "private"):
+        for what in (ALL_CHECKS, "unmap", "advise", "private"):
             want = run([program, model, what], None, None)
             for budget in harness.BUDGETS if full else harness.BUDGETS[1:2]:
                 done = run([program, model, what], preload, budget)

@@ -7,6 +7,8 @@
  *     victim_mapping FILE rename OTHER  another file takes its name: nothing changes
  *     victim_mapping FILE overwrite     every byte is inverted in place: a page is old or new
  *     victim_mapping FILE unmap         parts are unmapped, mapped otherwise, protected, moved
+ *     victim_mapping FILE advise        advice for a range of which a part is mapped no more, and
+ *                                       for one that has memory of the program's own too
  *     victim_mapping FILE private       written to where it is mapped privately
  *     victim_mapping FILE usr1          it has a handler of its own for SIGUSR1
  *     victim_mapping FILE exec COMMAND  COMMAND takes the program's place; likewise execl, execle,
@@ -136,6 +138,65 @@ static void unmap(const struct victim_mapping *m)
     free(file);
 }
 
+int moepager_preload_routed(const void *weights, size_t expert_stride_bytes, const int64_t *ids,
+                            size_t count) __attribute__((weak));
+
+/* Lines of /proc/self/maps about the mapping: whose letter `at` of the protection is `letter`, and
+ * which have no file behind them. */
+static size_t count_maps(const struct victim_mapping *m, size_t at, char letter, size_t *bare_p)
+{
+    FILE *maps = fopen("/proc/self/maps", "r");
+    unsigned long begin, end, inode;
+    char line[4352], prot[8];
+    size_t count = 0;
+
+    if (maps == NULL)
+        victim_fail("cannot read", "/proc/self/maps");
+    *bare_p = 0;
+    while (fgets(line, sizeof(line), maps) != NULL) {
+        if (sscanf(line, "%lx-%lx %7s %*s %*s %lu", &begin, &end, prot, &inode) != 4 ||
+            begin >= (uintptr_t)m->base + m->bytes || end <= (uintptr_t)m->base)
+            continue;
+        count += prot[at] == letter;
+        *bare_p += inode == 0;
+    }
+    fclose(maps);
+    return count;
+}
+
+/* Until something of the file is in memory that is not the file's: the kernel could not bring that
+ * back. Without the library it never is. */
+static void wait_for_copies(const struct victim_mapping *m)
+{
+    size_t bare = 0;
+
+    for (int i = 0; i < 200 && moepager_preload_routed != NULL && bare == 0; i++) {
+        (void)count_maps(m, 0, 'r', &bare);
+        usleep(10000);
+    }
+}
+
+static void advise(const struct victim_mapping *m)
+{
+    const struct victim_mapping rest = { m->path, m->base, PAGE, m->bytes, m->fd };
+    unsigned char *at = (unsigned char *)(uintptr_t)m->base;
+    size_t wrong = 0;
+
+    wait_for_copies(m);
+    if (munmap(at, PAGE) != 0)
+        victim_fail("cannot unmap", m->path);
+    errno = 0;
+    wrong += madvise(at, m->bytes, MADV_DONTNEED) != -1 || errno != ENOMEM;
+    wrong += victim_wrong_pages(&rest);
+    if (mmap(at, PAGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0) !=
+        at)
+        victim_fail("cannot map over", m->path);
+    memset(at, 0x5a, PAGE);
+    wrong += madvise(at, m->bytes, MADV_DONTNEED) != 0;
+    wrong += at[0] != 0; /* its own page is dropped, as asked for */
+    printf("advise wrong %zu\n", wrong + victim_wrong_pages(&rest));
+}
+
 /* Mapped to be read at first, by a descriptor for writing: it may be written to later. */
 static void write_shared(const struct victim_mapping *m)
 {
@@ -252,6 +313,8 @@ int main(int argc, char **argv)
         overwrite(&m);
     else if (strcmp(what, "unmap") == 0)
         unmap(&m);
+    else if (strcmp(what, "advise") == 0)
+        advise(&m);
     else if (strcmp(what, "private") == 0)
         write_private(&m);
     else if (strcmp(what, "usr1") == 0)

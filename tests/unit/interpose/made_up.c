@@ -191,7 +191,9 @@ void made_unmap(char *at, uint64_t bytes)
 
 bool made_is_paged(const char *at)
 {
-    return mp_paged_span_touches(&made_span, at, 1) && mp_interposer_table.covers(at, 1);
+    struct mp_paged_part part;
+
+    return mp_paged_span_touches(&made_span, at, 1) && mp_interposer_table.find_part(at, 1, &part);
 }
 
 static struct mp_ggml_tensor ids_of(const int32_t *ids, uint32_t tokens)

@@ -166,6 +166,16 @@ static void system_calls_read_the_file(void)
     made_unmap(base, made_file_bytes);
 }
 
+/* The first part of a range that is paged; 0, 0: none is. */
+static void expect_part(const char *at, uint64_t bytes, uint64_t begin, uint64_t end)
+{
+    struct mp_paged_part part = { 0 };
+
+    CHECK_EQ(mp_interposer_table.find_part(at, bytes, &part), end > 0);
+    CHECK_EQ(part.begin, begin);
+    CHECK_EQ(part.end, end);
+}
+
 /* Parts that the program unmaps, as llama.cpp does with what it does not need, are gone, and what
  * it maps there is its own. */
 static void unmapped_parts_are_the_programs(void)
@@ -175,8 +185,15 @@ static void unmapped_parts_are_the_programs(void)
     char *mine;
 
     run_tokens(base, 30, 6);
+    expect_part(base, made_file_bytes, 0, made_file_bytes);
     made_unmap(base, 4096);
     made_unmap(base + hole, bytes);
+    expect_part(base, made_file_bytes, 4096, hole);
+    expect_part(base + hole - 1, made_file_bytes, 0, 1);
+    expect_part(base + hole, made_file_bytes - hole, bytes, made_file_bytes - hole);
+    expect_part(base + hole, bytes + 1, bytes, bytes + 1);
+    expect_part(base + hole, bytes, 0, 0);
+    expect_part(base - 4096, 3 * 4096, 2 * 4096, 3 * 4096);
     mine = mmap(base + hole, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED,
                 -1, 0);
     CHECK(mine == base + hole);
