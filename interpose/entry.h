@@ -55,9 +55,10 @@ struct mp_map_call {
     off_t offset;
 };
 
-/* Bytes [begin, end) of a range of addresses. */
+/* Bytes [begin, end) of a range of addresses, and how the program has mapped them. */
 struct mp_paged_part {
     size_t begin, end;
+    int prot;
 };
 
 /*

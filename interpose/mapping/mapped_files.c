@@ -201,7 +201,7 @@ bool mp_mappings_find_part(struct mp_mappings *mappings, const void *at, size_t 
             to = to < end ? to : end;
             if (from >= to || (found && from - begin >= part_p->begin))
                 continue;
-            *part_p = (struct mp_paged_part){ from - begin, to - begin };
+            *part_p = (struct mp_paged_part){ from - begin, to - begin, file->map.prot };
             found = true;
         }
     }

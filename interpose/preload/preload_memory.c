@@ -154,16 +154,6 @@ HOOK(void *, mremap, void *at, size_t bytes, size_t new_bytes, int flags, ...)
     return got;
 }
 
-HOOK(int, mprotect, void *at, size_t bytes, int prot)
-{
-    int result;
-
-    if (prot != PROT_READ)
-        leave(at, bytes);
-    result = mp_preload_real.mprotect(at, bytes, prot);
-    return result != 0 && may_try_again() ? mp_preload_real.mprotect(at, bytes, prot) : result;
-}
-
 static bool find_part(const void *at, size_t bytes, struct mp_paged_part *part)
 {
     const struct mp_interposer *interposer = mp_preload_opened();
@@ -173,6 +163,30 @@ static bool find_part(const void *at, size_t bytes, struct mp_paged_part *part)
 
     errno = before;
     return found;
+}
+
+/* Is any of it paged as the program has protected it otherwise? */
+static bool is_protected_otherwise(const char *at, size_t bytes, int prot)
+{
+    struct mp_paged_part part;
+
+    while (bytes > 0 && find_part(at, bytes, &part)) {
+        if (part.prot != prot)
+            return true;
+        at += part.end;
+        bytes -= part.end;
+    }
+    return false;
+}
+
+HOOK(int, mprotect, void *at, size_t bytes, int prot)
+{
+    int result;
+
+    if (prot != PROT_READ || is_protected_otherwise(at, bytes, prot))
+        leave(at, bytes);
+    result = mp_preload_real.mprotect(at, bytes, prot);
+    return result != 0 && may_try_again() ? mp_preload_real.mprotect(at, bytes, prot) : result;
 }
 
 /* A call of the kernel for a range of addresses, with what else it is given. */

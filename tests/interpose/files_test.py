@@ -38,6 +38,12 @@ def mapping(preload, work, full):
                 done = run([program, model, what], preload, budget)
                 expect(done.status == 0 and done.out == want.out and "wrong 0" in done.out,
                        f"{what} with budget {budget}: exit {done.status}, {done.out} {done.err}")
+        make_pieces(model, 2, 16, 33)
+        command = [program, model, "protect", model.stat().st_size - 2 * 3 * 16 * 33 * 256, 33 * 256]
+        for budget in (None, "40%"):
+            done = run(command, preload if budget else None, budget)
+            expect(done.status == 0 and done.out == "protect wrong 0\n",
+                   f"protect with budget {budget}: exit {done.status}, {done.out} {done.err}")
     finally:
         model.unlink()
 

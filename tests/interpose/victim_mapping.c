@@ -10,6 +10,8 @@
  *     victim_mapping FILE advise        advice for a range of which a part is mapped no more, and
  *                                       for one that has memory of the program's own too
  *     victim_mapping FILE private       written to where it is mapped privately
+ *     victim_mapping FILE protect OFFSET BYTES   mapped privately to be written to, then protected:
+ *                                       an expert of so many bytes lies there, and another behind
  *     victim_mapping FILE usr1          it has a handler of its own for SIGUSR1
  *     victim_mapping FILE exec COMMAND  COMMAND takes the program's place; likewise execl, execle,
  *                                       execlp (with two arguments), execve, execvp, execvpe,
@@ -227,6 +229,28 @@ static void write_private(const struct victim_mapping *m)
     munmap(mine, m->bytes);
 }
 
+/* Nothing of it may be written to any more, whichever experts come after that. */
+static void protect(const struct victim_mapping *m, size_t offset, size_t expert_bytes)
+{
+    struct victim_mapping mine = *m;
+    unsigned char *at = mmap(NULL, m->bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE, m->fd, 0);
+    const int64_t ids[] = { 0, 1 };
+    size_t wrong = 0, bare;
+
+    if (at == MAP_FAILED)
+        victim_fail("cannot map privately", m->path);
+    mine.base = at;
+    if (moepager_preload_routed != NULL)
+        wrong += moepager_preload_routed(at + offset, expert_bytes, ids, 1) != 0;
+    if (mprotect(at, m->bytes, PROT_READ) != 0)
+        victim_fail("cannot protect", m->path);
+    if (moepager_preload_routed != NULL)
+        (void)moepager_preload_routed(at + offset, expert_bytes, ids + 1, 1);
+    wrong += count_maps(&mine, 1, 'w', &bare);
+    printf("protect wrong %zu\n", wrong + victim_wrong_pages(&mine));
+    munmap(at, m->bytes);
+}
+
 static atomic_int signals;
 
 static void on_usr1(int signal)
@@ -317,6 +341,8 @@ int main(int argc, char **argv)
         advise(&m);
     else if (strcmp(what, "private") == 0)
         write_private(&m);
+    else if (strcmp(what, "protect") == 0 && argc > 4)
+        protect(&m, strtoul(argv[3], NULL, 10), strtoul(argv[4], NULL, 10));
     else if (strcmp(what, "usr1") == 0)
         raise_usr1(&m);
     else if (strcmp(what, "vfork") == 0 && argc > 3)

@@ -174,6 +174,7 @@ static void expect_part(const char *at, uint64_t bytes, uint64_t begin, uint64_t
     CHECK_EQ(mp_interposer_table.find_part(at, bytes, &part), end > 0);
     CHECK_EQ(part.begin, begin);
     CHECK_EQ(part.end, end);
+    CHECK_EQ(part.prot, end > 0 ? PROT_READ : 0);
 }
 
 /* Parts that the program unmaps, as llama.cpp does with what it does not need, are gone, and what
