@@ -10,6 +10,7 @@
 #include <stdarg.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 #include "interpose/cuda/hooks/hooks.h"
@@ -49,6 +50,23 @@ static MP_COLD bool may_try_again(void)
     may = interposer->refused();
     errno = before;
     return may;
+}
+
+/* Is some of the range not mapped? This call looks for that and does nothing else. */
+static bool has_hole(void *at, size_t bytes)
+{
+    return syscall(SYS_msync, at, bytes, MS_ASYNC) != 0;
+}
+
+/* The same for a call about what is mapped in a range: where that is not all of it, the call fails
+ * whatever is given up. Allocators do that often. */
+static MP_COLD bool may_try_again_in(void *at, size_t bytes)
+{
+    const int before = errno;
+    const bool vain = before != ENOMEM || has_hole(at, bytes);
+
+    errno = before;
+    return !vain && may_try_again();
 }
 
 static void *map(void *at, const struct mp_map_call *call)
@@ -186,7 +204,8 @@ HOOK(int, mprotect, void *at, size_t bytes, int prot)
     if (prot != PROT_READ || is_protected_otherwise(at, bytes, prot))
         leave(at, bytes);
     result = mp_preload_real.mprotect(at, bytes, prot);
-    return result != 0 && may_try_again() ? mp_preload_real.mprotect(at, bytes, prot) : result;
+    return result != 0 && may_try_again_in(at, bytes) ? mp_preload_real.mprotect(at, bytes, prot)
+                                                      : result;
 }
 
 /* A call of the kernel for a range of addresses, with what else it is given. */
@@ -248,7 +267,8 @@ static int advise_range(void *at, size_t bytes, int advice)
 {
     const int result = mp_preload_real.madvise(at, bytes, advice);
 
-    return result != 0 && may_try_again() ? mp_preload_real.madvise(at, bytes, advice) : result;
+    return result != 0 && may_try_again_in(at, bytes) ? mp_preload_real.madvise(at, bytes, advice)
+                                                      : result;
 }
 
 HOOK(int, madvise, void *at, size_t bytes, int advice)

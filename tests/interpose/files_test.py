@@ -38,6 +38,14 @@ def mapping(preload, work, full):
                 done = run([program, model, what], preload, budget)
                 expect(done.status == 0 and done.out == want.out and "wrong 0" in done.out,
                        f"{what} with budget {budget}: exit {done.status}, {done.out} {done.err}")
+        # What has nothing to do with the model costs next to nothing.
+        other = compile_program(work, "other_preload.so", "other_preload.c",
+                                flags=("-shared", "-fPIC"))
+        expect(other is not None, "other_preload.so cannot be built")
+        done = run([program, model, "beside"], f"{other}:{preload}", "20%")
+        looks = int(re.search(r"maps (\d+)", done.err)[1])
+        expect(done.status == 0 and done.out == "beside wrong 0\n" and looks < 100,
+               f"beside: exit {done.status}, {done.out} {done.err}")
         make_pieces(model, 2, 16, 33)
         command = [program, model, "protect", model.stat().st_size - 2 * 3 * 16 * 33 * 256, 33 * 256]
         for budget in (None, "40%"):

@@ -1,14 +1,16 @@
 /*
  * Somebody else's preloaded library: it hooks mmap and munmap too, counts them, and passes them on
- * to whoever is next. At the end of the program it says `other N` on standard error.
+ * to whoever is next. At the end of the program it says `other N maps M` on standard error: M is
+ * how often somebody has looked what is mapped in the process.
  */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <stdatomic.h>
 #include <stdio.h>
+#include <string.h>
 #include <sys/mman.h>
 
-static atomic_uint calls;
+static atomic_uint calls, looks;
 
 void *mmap(void *at, size_t bytes, int prot, int flags, int fd, off_t offset)
 {
@@ -30,7 +32,27 @@ int munmap(void *at, size_t bytes)
     return next(at, bytes);
 }
 
+static FILE *open_file(const char *path, const char *mode)
+{
+    static FILE *(*next)(const char *, const char *);
+
+    if (next == NULL)
+        *(void **)&next = dlsym(RTLD_NEXT, "fopen");
+    atomic_fetch_add(&looks, strcmp(path, "/proc/self/maps") == 0);
+    return next(path, mode);
+}
+
+FILE *fopen(const char *path, const char *mode)
+{
+    return open_file(path, mode);
+}
+
+FILE *fopen64(const char *path, const char *mode)
+{
+    return open_file(path, mode);
+}
+
 __attribute__((destructor)) static void end(void)
 {
-    fprintf(stderr, "other %u\n", atomic_load(&calls));
+    fprintf(stderr, "other %u maps %u\n", atomic_load(&calls), atomic_load(&looks));
 }

@@ -9,6 +9,7 @@
  *     victim_mapping FILE unmap         parts are unmapped, mapped otherwise, protected, moved
  *     victim_mapping FILE advise        advice for a range of which a part is mapped no more, and
  *                                       for one that has memory of the program's own too
+ *     victim_mapping FILE beside        1,000 calls for memory that is not mapped
  *     victim_mapping FILE private       written to where it is mapped privately
  *     victim_mapping FILE protect OFFSET BYTES   mapped privately to be written to, then protected:
  *                                       an expert of so many bytes lies there, and another behind
@@ -199,6 +200,21 @@ static void advise(const struct victim_mapping *m)
     printf("advise wrong %zu\n", wrong + victim_wrong_pages(&rest));
 }
 
+/* What has nothing to do with the model is refused as ever. */
+static void beside(const struct victim_mapping *m)
+{
+    void *const nowhere = (void *)(uintptr_t)PAGE; /* NOLINT: no mapping may lie so low */
+    size_t wrong = victim_wrong_pages(m);
+
+    for (int i = 0; i < 500; i++) {
+        errno = 0;
+        wrong += madvise(nowhere, PAGE, MADV_NORMAL) != -1 || errno != ENOMEM;
+        errno = 0;
+        wrong += mprotect(nowhere, PAGE, PROT_READ) != -1 || errno != ENOMEM;
+    }
+    printf("beside wrong %zu\n", wrong);
+}
+
 /* Mapped to be read at first, by a descriptor for writing: it may be written to later. */
 static void write_shared(const struct victim_mapping *m)
 {
@@ -339,6 +355,8 @@ int main(int argc, char **argv)
         unmap(&m);
     else if (strcmp(what, "advise") == 0)
         advise(&m);
+    else if (strcmp(what, "beside") == 0)
+        beside(&m);
     else if (strcmp(what, "private") == 0)
         write_private(&m);
     else if (strcmp(what, "protect") == 0 && argc > 4)
