@@ -37,8 +37,11 @@ bool mp_paged_find_path(int fd, char path[PATH_MAX])
 bool mp_paged_is_gguf(int fd)
 {
     _Alignas(MP_SPACE_PAGE_BYTES) char head[MP_SPACE_PAGE_BYTES]; /* as O_DIRECT wants it */
+    struct stat st;
 
-    return pread(fd, head, sizeof(head), 0) == (ssize_t)sizeof(head) &&
+    /* A read may start or empty a device, and wait in files of /proc, which have no size. */
+    return fstat(fd, &st) == 0 && S_ISREG(st.st_mode) && st.st_size >= (off_t)sizeof(head) &&
+           pread(fd, head, sizeof(head), 0) == (ssize_t)sizeof(head) &&
            memcmp(head, "GGUF", 4) == 0;
 }
 

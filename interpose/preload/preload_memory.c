@@ -10,6 +10,7 @@
 #include <stdarg.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/stat.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
@@ -25,14 +26,16 @@
     type hook_##label(__VA_ARGS__) __asm__(#label) MOEPAGER_API; \
     type hook_##label(__VA_ARGS__)
 
-/* "GGUF", or the length of a safetensors header before its brace. Only what the descriptor has: a
- * pipe or a device has neither. */
+/* "GGUF", or the length of a safetensors header before its brace. Not asked of a device, which a
+ * read may start or empty. */
 static bool is_model_file(int fd)
 {
     _Alignas(MODEL_HEAD_BYTES) unsigned char head[MODEL_HEAD_BYTES]; /* as O_DIRECT wants it */
     uint64_t header_bytes;
+    struct stat st;
 
-    if (pread(fd, head, sizeof(head), 0) != (ssize_t)sizeof(head))
+    if (fstat(fd, &st) != 0 || !S_ISREG(st.st_mode) || st.st_size < (off_t)sizeof(head) ||
+        pread(fd, head, sizeof(head), 0) != (ssize_t)sizeof(head))
         return false;
     memcpy(&header_bytes, head, sizeof(header_bytes));
     return memcmp(head, "GGUF", 4) == 0 || (head[8] == '{' && header_bytes < (100u << 20));

@@ -43,8 +43,8 @@ def mapping(preload, work, full):
                                 flags=("-shared", "-fPIC"))
         expect(other is not None, "other_preload.so cannot be built")
         done = run([program, model, "beside"], f"{other}:{preload}", "20%")
-        looks = int(re.search(r"maps (\d+)", done.err)[1])
-        expect(done.status == 0 and done.out == "beside wrong 0\n" and looks < 100,
+        looks, devices = map(int, re.search(r"maps (\d+) devices (\d+)", done.err).groups())
+        expect(done.status == 0 and done.out == "beside wrong 0\n" and looks < 100 and devices == 0,
                f"beside: exit {done.status}, {done.out} {done.err}")
         make_pieces(model, 2, 16, 33)
         command = [program, model, "protect", model.stat().st_size - 2 * 3 * 16 * 33 * 256, 33 * 256]

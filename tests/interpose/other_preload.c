@@ -1,7 +1,8 @@
 /*
  * Somebody else's preloaded library: it hooks mmap and munmap too, counts them, and passes them on
- * to whoever is next. At the end of the program it says `other N maps M` on standard error: M is
- * how often somebody has looked what is mapped in the process.
+ * to whoever is next. At the end of the program it says `other N maps M devices D` on standard
+ * error: M is how often somebody has looked what is mapped in the process, D how often a place was
+ * read of what is no file.
  */
 #define _GNU_SOURCE
 #include <dlfcn.h>
@@ -9,8 +10,10 @@
 #include <stdio.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
-static atomic_uint calls, looks;
+static atomic_uint calls, looks, devices;
 
 void *mmap(void *at, size_t bytes, int prot, int flags, int fd, off_t offset)
 {
@@ -52,7 +55,29 @@ FILE *fopen64(const char *path, const char *mode)
     return open_file(path, mode);
 }
 
+static ssize_t read_at(int fd, void *to, size_t bytes, off_t at)
+{
+    static ssize_t (*next)(int, void *, size_t, off_t);
+    struct stat st;
+
+    if (next == NULL)
+        *(void **)&next = dlsym(RTLD_NEXT, "pread");
+    atomic_fetch_add(&devices, fstat(fd, &st) == 0 && !S_ISREG(st.st_mode));
+    return next(fd, to, bytes, at);
+}
+
+ssize_t pread(int fd, void *to, size_t bytes, off_t at)
+{
+    return read_at(fd, to, bytes, at);
+}
+
+ssize_t pread64(int fd, void *to, size_t bytes, off_t at)
+{
+    return read_at(fd, to, bytes, at);
+}
+
 __attribute__((destructor)) static void end(void)
 {
-    fprintf(stderr, "other %u maps %u\n", atomic_load(&calls), atomic_load(&looks));
+    fprintf(stderr, "other %u maps %u devices %u\n", atomic_load(&calls), atomic_load(&looks),
+            atomic_load(&devices));
 }

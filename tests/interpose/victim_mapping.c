@@ -9,7 +9,7 @@
  *     victim_mapping FILE unmap         parts are unmapped, mapped otherwise, protected, moved
  *     victim_mapping FILE advise        advice for a range of which a part is mapped no more, and
  *                                       for one that has memory of the program's own too
- *     victim_mapping FILE beside        1,000 calls for memory that is not mapped
+ *     victim_mapping FILE beside        1,000 calls for memory that is not mapped; a device
  *     victim_mapping FILE private       written to where it is mapped privately
  *     victim_mapping FILE protect OFFSET BYTES   mapped privately to be written to, then protected:
  *                                       an expert of so many bytes lies there, and another behind
@@ -204,7 +204,12 @@ static void advise(const struct victim_mapping *m)
 static void beside(const struct victim_mapping *m)
 {
     void *const nowhere = (void *)(uintptr_t)PAGE; /* NOLINT: no mapping may lie so low */
+    const int device = open("/dev/zero", O_RDONLY);
+    void *zeros = mmap(NULL, 1 << 21, PROT_READ, MAP_PRIVATE, device, 0);
     size_t wrong = victim_wrong_pages(m);
+
+    if (zeros == MAP_FAILED || munmap(zeros, 1 << 21) != 0 || close(device) != 0)
+        victim_fail("cannot map", "/dev/zero");
 
     for (int i = 0; i < 500; i++) {
         errno = 0;

@@ -6,6 +6,7 @@
 
 #include <fcntl.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 #include "interpose/pager/paged.h"
@@ -216,7 +217,17 @@ static void what_is_dense_is_whole_pages_without_experts(void)
     CHECK_EQ(dense_bytes(0, 0, all - 35 * page), all - 55 * page);
 }
 
-/* By the first four bytes of a page. */
+static unsigned reads;
+
+ssize_t counted_pread(int fd, void *to, size_t bytes, off_t at) __asm__("pread64");
+
+ssize_t counted_pread(int fd, void *to, size_t bytes, off_t at)
+{
+    reads++;
+    return syscall(SYS_pread64, fd, to, bytes, at);
+}
+
+/* By the first four bytes of a page. What is no file is not read. */
 static void a_gguf_file_begins_so(void)
 {
     static const struct {
@@ -227,8 +238,11 @@ static void a_gguf_file_begins_so(void)
         { "GGUF\3", 4096, true },  { "GGUF\3", 4095, false }, { "GGUf\3", 4096, false },
         { "gGUF\3", 4096, false }, { "", 0, false },
     };
+    const int device = open("/dev/zero", O_RDONLY);
     char path[sizeof(test_tmpdir_path) + 16];
 
+    CHECK(device >= 0);
+    reads = 0;
     snprintf(path, sizeof(path), "%s/head", test_tmpdir());
     for (size_t i = 0; i < MP_ARRAY_LEN(cases); i++) {
         const int fd = open(path, O_RDWR | O_CREAT | O_TRUNC, 0600);
@@ -238,7 +252,11 @@ static void a_gguf_file_begins_so(void)
         CHECK_EQ(mp_paged_is_gguf(fd), cases[i].is);
         close(fd);
     }
+    CHECK_EQ(reads, 3);
     CHECK(!mp_paged_is_gguf(-1));
+    CHECK(!mp_paged_is_gguf(device));
+    CHECK_EQ(reads, 3);
+    close(device);
 }
 
 int main(void)
