@@ -3,11 +3,14 @@
  */
 #include "interpose/mapping/moves.h"
 
+#include <errno.h>
 #include <stdlib.h>
+#include <string.h>
 #include <sys/mman.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
 
+#include "vmm/base/log.h"
 #include "vmm/space/space.h"
 
 #ifndef MREMAP_DONTUNMAP
@@ -98,6 +101,19 @@ static void set_known(struct mp_moves *moves, uint64_t offset, uint64_t bytes, b
     }
 }
 
+/* A move has failed. Where the kernel lacks mappings (ENOMEM, which it looks at first) nothing has
+ * changed and there may be some later. Else there may be a hole where entries wait. */
+static void note_failure(struct mp_moves *moves, const struct mp_real *real, uint64_t offset,
+                         uint64_t bytes)
+{
+    const int number = errno;
+
+    if (number == ENOMEM && real->madvise(moves->base + offset, bytes, MADV_NOHUGEPAGE) == 0)
+        return; /* advice that is there already, and fails where there is a hole */
+    mp_log_info("preload", "entries of page tables do not move any more: %s", strerror(number));
+    mp_moves_end(moves, real);
+}
+
 bool mp_moves_map(struct mp_moves *moves, const struct mp_real *real, int fd, uint64_t offset,
                   uint64_t bytes, char *at)
 {
@@ -106,7 +122,7 @@ bool mp_moves_map(struct mp_moves *moves, const struct mp_real *real, int fd, ui
     if (moves->base == NULL || fd != moves->fd || offset + bytes > moves->bytes)
         return false;
     if (!move(moves, real, moves->base + offset, bytes, at)) {
-        mp_moves_end(moves, real);
+        note_failure(moves, real, offset, bytes);
         return false;
     }
     if (!are_known(moves, offset, bytes)) {
@@ -119,9 +135,10 @@ bool mp_moves_map(struct mp_moves *moves, const struct mp_real *real, int fd, ui
 void mp_moves_unmap(struct mp_moves *moves, const struct mp_real *real, uint64_t offset,
                     uint64_t bytes, char *at)
 {
-    /* If it fails, there may be a hole where entries wait. */
-    if (moves->base != NULL && !move(moves, real, at, bytes, moves->base + offset))
-        mp_moves_end(moves, real);
+    if (moves->base == NULL || move(moves, real, at, bytes, moves->base + offset))
+        return;
+    note_failure(moves, real, offset, bytes);
+    mp_moves_forget(moves, offset, bytes);
 }
 
 void mp_moves_forget(struct mp_moves *moves, uint64_t offset, uint64_t bytes)

@@ -28,11 +28,12 @@ struct mp_moves {
     uint64_t count; /* moves so far */
 };
 
-/* Map pages of the file `fd` at `at`, read-only. False: they could not be moved there. */
+/* Map pages of the file `fd` at `at`, read-only. False: they could not be moved there; for now, if
+ * the kernel has no more mappings. */
 bool mp_moves_map(struct mp_moves *moves, const struct mp_real *real, int fd, uint64_t offset,
                   uint64_t bytes, char *at);
 
-/* They are going to be replaced where they are mapped: take their entries back. */
+/* They are going to be replaced where they are mapped: take their entries back, if possible. */
 void mp_moves_unmap(struct mp_moves *moves, const struct mp_real *real, uint64_t offset,
                     uint64_t bytes, char *at);
 

@@ -16,6 +16,8 @@
 
 static struct mp_real real;
 static uint32_t populated, refuse_from = UINT32_MAX, remaps;
+static int refusal;        /* errno of a refusal */
+static bool refuses_first; /* and nothing has changed then */
 static char *window;
 static int slots_fd, pagemap_fd;
 
@@ -29,7 +31,9 @@ static void *refuse_mremap(void *at, size_t bytes, size_t new_bytes, int flags, 
 {
     if (remaps++ < refuse_from)
         return mremap(at, bytes, new_bytes, flags, new_at);
-    (void)munmap(new_at, new_bytes);
+    if (!refuses_first)
+        (void)munmap(new_at, new_bytes);
+    errno = refusal;
     return MAP_FAILED;
 }
 
@@ -38,6 +42,8 @@ static void set_up(struct mp_moves *moves)
     memset(moves, 0, sizeof(*moves));
     populated = remaps = 0;
     refuse_from = UINT32_MAX;
+    refusal = EINVAL;
+    refuses_first = false;
     real = (struct mp_real){
         .mmap = mmap, .munmap = munmap, .mremap = refuse_mremap, .madvise = count_madvise
     };
@@ -160,12 +166,14 @@ static void a_refusal_is_found_out_beside_the_window(void)
     tear_down(&moves);
 }
 
-/* One that could, and then cannot: nothing is moved any more, and what is mapped stays. */
-static void a_move_that_fails_is_the_last(void)
+/* One that could, and then cannot: nothing is moved any more, and what is mapped stays. The same
+ * where it lacked mappings, and has taken away what was there. */
+static void a_move_that_fails_is_the_last(int number)
 {
     struct mp_moves moves;
 
     set_up(&moves);
+    refusal = number;
     CHECK(show(&moves, 0, 6, window));
     CHECK(show(&moves, 10, 6, window + 10 * PAGE));
     CHECK(!show(&moves, PAGES - 2, 6, window)); /* there is no such slot */
@@ -178,6 +186,33 @@ static void a_move_that_fails_is_the_last(void)
     mp_moves_unmap(&moves, &real, 10 * PAGE, 6 * PAGE, window + 10 * PAGE);
     CHECK(has_slot(window + 10 * PAGE, 10, 6));
     CHECK_EQ(remaps, 0);
+    tear_down(&moves);
+}
+
+/* A kernel that lacks mappings says so before anything is changed, and may have some later. */
+static void without_mappings_nothing_moves_for_a_while(void)
+{
+    struct mp_moves moves;
+
+    set_up(&moves);
+    refusal = ENOMEM;
+    refuses_first = true;
+    CHECK(show(&moves, 0, 6, window));
+    CHECK(show(&moves, 10, 6, window + 10 * PAGE));
+    refuse_from = remaps;
+    CHECK(!show(&moves, 20, 6, window + 20 * PAGE));
+    hide(&moves, 0, 6, window);
+    refuse_from = UINT32_MAX;
+    CHECK_EQ(populated, 2);
+    hide(&moves, 10, 6, window + 10 * PAGE);
+    CHECK(show(&moves, 10, 6, window + 30 * PAGE));
+    CHECK(has_slot(window + 30 * PAGE, 10, 6));
+    CHECK_EQ(populated, 2);
+    CHECK(show(&moves, 0, 6, window)); /* its entries were lost with what was mapped over them */
+    CHECK_EQ(populated, 3);
+    CHECK_EQ(present(window, 6), 6);
+    CHECK(show(&moves, 20, 6, window + 20 * PAGE));
+    CHECK(has_slot(window, 0, 6) && has_slot(window + 20 * PAGE, 20, 6));
     tear_down(&moves);
 }
 
@@ -203,7 +238,10 @@ int main(void)
     RUN(entries_are_made_once);
     RUN(forgotten_pages_are_made_again);
     RUN(a_refusal_is_found_out_beside_the_window);
-    RUN(a_move_that_fails_is_the_last);
+    fprintf(stderr, "  a_move_that_fails_is_the_last\n");
+    a_move_that_fails_is_the_last(EINVAL);
+    a_move_that_fails_is_the_last(ENOMEM);
+    RUN(without_mappings_nothing_moves_for_a_while);
     RUN(limited_addresses_are_left_to_the_program);
     return 0;
 }

@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include "interpose/entry/entry_int.h"
+#include "interpose/mapping/mappings_int.h"
 #include "tests/support/test.h"
 #include "tests/unit/interpose/made_up.h"
 #include "vmm/topo/memory_room.h"
@@ -51,6 +52,20 @@ static struct mp_mappings_counts counts(void)
     mp_mappings_get_counts(paged->mappings, &counts);
     mp_entry_end(paged);
     return counts;
+}
+
+/* Do entries of the page table move? */
+static bool moves(void)
+{
+    struct mp_paged *paged = mp_entry_begin(0);
+    bool moving;
+
+    CHECK(paged != NULL);
+    mp_lock(&paged->mappings->lock);
+    moving = paged->mappings->moves.base != NULL;
+    mp_unlock(&paged->mappings->lock);
+    mp_entry_end(paged);
+    return moving;
 }
 
 static void run_tokens(const char *base, uint32_t tokens)
@@ -97,8 +112,9 @@ static void the_program_gets_our_mappings(const char *base)
 }
 
 /* What the program gives back is used again, when the kernel is asked next. */
-static void they_come_back(const char *base)
+static void they_come_back(const char *base, bool moved)
 {
+    CHECK_EQ(moves(), moved);
     CHECK_EQ(munmap(region, region_pages * PAGE), 0);
     run_tokens(base, 100);
     CHECK(counts().mapped > 3);
@@ -109,6 +125,7 @@ int main(void)
 {
     const int fd = open(made_path(), O_RDONLY);
     char *base;
+    bool moved;
 
     CHECK(fd >= 0);
     made_start("300K", "expert");
@@ -116,8 +133,9 @@ int main(void)
     CHECK(made_is_paged(base));
     reserve_region();
     other_refusals_are_none_of_ours(base);
+    moved = moves();
     the_program_gets_our_mappings(base);
-    they_come_back(base);
+    they_come_back(base, moved);
     made_unmap(base, made_file_bytes);
     CHECK(!mp_interposer_table.refused());
     close(fd);
