@@ -31,14 +31,16 @@ static struct mp_interpose_settings settings;
 struct place {
     _Atomic(struct mp_paged *) paged;
     _Atomic uint32_t inside;   /* threads in a call that uses it */
+    uint32_t coming;           /* with `life`: of its files, mappings that are being made */
     struct mp_paged_span span; /* of its mappings */
 };
 
 /* Making and ending models; outside of all others. */
 static pthread_mutex_t life = PTHREAD_MUTEX_INITIALIZER;
 static struct place places[MP_MODELS_MAX];
-static _Atomic bool expected;   /* a program has opened one */
-static _Atomic bool was_mapped; /* and maps one, paged or not */
+static _Thread_local uint32_t coming_to; /* the place of the mapping that the thread makes */
+static _Atomic bool expected;            /* a program has opened one */
+static _Atomic bool was_mapped;          /* and maps one, paged or not */
 static struct stat refused[64]; /* files that are not paged, so that they are looked at once */
 static uint32_t refused_count;
 static uint64_t warned[8]; /* models that a warning named; 0: free */
@@ -98,16 +100,18 @@ static void set_span(void)
     pthread_mutex_unlock(&lock);
 }
 
-/* The last mapping has gone: nobody reads the model any more. */
+/* The last mapping has gone: nobody reads the model any more, unless it has got another one, or is
+ * about to. */
 static void end_model(uint32_t place)
 {
     struct mp_paged *paged;
 
     pthread_mutex_lock(&life);
-    paged = atomic_exchange(&places[place].paged, NULL);
-    while (atomic_load(&places[place].inside) > 0)
-        nanosleep(&(struct timespec){ .tv_nsec = 100000 }, NULL);
-    if (paged != NULL) {
+    paged = atomic_load(&places[place].paged);
+    if (paged != NULL && places[place].coming == 0 && mp_mappings_is_empty(paged->mappings)) {
+        atomic_store(&places[place].paged, NULL);
+        while (atomic_load(&places[place].inside) > 0)
+            nanosleep(&(struct timespec){ .tv_nsec = 100000 }, NULL);
         mp_paged_report(paged);
         mp_paged_destroy(paged);
     }
@@ -210,18 +214,18 @@ static uint32_t model_of(int fd)
 
 static bool wants(const struct mp_map_call *call)
 {
-    bool wanted;
-
     atomic_store(&was_mapped, true);
     pthread_mutex_lock(&life);
-    wanted = model_of(call->fd) < MP_MODELS_MAX;
+    coming_to = model_of(call->fd);
+    if (coming_to < MP_MODELS_MAX)
+        places[coming_to].coming++;
     pthread_mutex_unlock(&life);
-    return wanted;
+    return coming_to < MP_MODELS_MAX;
 }
 
 static bool mapped(const struct mp_map_call *call, void *at)
 {
-    struct mp_paged *paged = NULL;
+    struct place *place = &places[coming_to];
     struct mp_mapping map = {
         .at = at,
         .bytes = call->bytes,
@@ -229,25 +233,21 @@ static bool mapped(const struct mp_map_call *call, void *at)
         .prot = call->prot,
         .flags = call->flags & (MAP_SHARED | MAP_PRIVATE),
     };
-    bool added = false, empty = false;
-    uint32_t p;
+    struct mp_paged *paged;
+    bool added = false;
 
     pthread_mutex_lock(&life);
-    p = find_model(call->fd);
-    if (p < MP_MODELS_MAX)
-        paged = atomic_load(&places[p].paged);
-    if (paged != NULL && at != MAP_FAILED) {
+    paged = atomic_load(&place->paged); /* ended by nobody meanwhile */
+    place->coming--;
+    if (at != MAP_FAILED) {
         map.file = mp_paged_file_of(paged, call->fd);
         added = map.file != UINT32_MAX && mp_mappings_add(paged->mappings, &map);
     }
     if (added && (map.prot & PROT_WRITE) == 0)
         mp_paged_dense_add(paged->dense, map.file);
-    if (paged != NULL)
-        empty = mp_mappings_is_empty(paged->mappings);
     set_span();
     pthread_mutex_unlock(&life);
-    if (empty)
-        end_model(p); /* it was made for this mapping */
+    end_model(coming_to); /* if it was made for this mapping, which is not there */
     return added;
 }
 
@@ -398,6 +398,7 @@ static void after_fork_in_child(void)
         struct mp_paged *paged = atomic_exchange(&places[p].paged, NULL);
 
         atomic_store(&places[p].inside, 0);
+        places[p].coming = 0;
         atomic_store(&places[p].span.begin, 0);
         atomic_store(&places[p].span.end, 0);
         if (paged == NULL)

@@ -4,6 +4,7 @@
  */
 #include <fcntl.h>
 #include <pthread.h>
+#include <sched.h>
 #include <sys/mman.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -19,6 +20,7 @@
 #define EXPERTS 8u
 #define TOP_K 2u
 #define MODELS 5u
+#define RELOADS 300u
 
 /* Rows of an expert: so that the models are of different sizes. */
 static const uint32_t rows_of[MODELS] = { 1024, 512, 512, 512, 512 };
@@ -196,6 +198,52 @@ static void models_do_not_wait_for_each_other(void)
     unmap_model(1);
 }
 
+/* The old mapping of a file goes while the new one is made, as when a server loads its model anew.
+ */
+static struct {
+    _Atomic uint32_t ready;
+    char *old;
+} reload;
+
+static void wait_for_round(uint32_t round)
+{
+    atomic_fetch_add(&reload.ready, 1);
+    while (atomic_load(&reload.ready) < 2 * round)
+        sched_yield();
+}
+
+static void *unmap_old(void *arg)
+{
+    (void)arg;
+    for (uint32_t n = 1; n <= RELOADS; n++) {
+        wait_for_round(2 * n - 1);
+        for (volatile uint32_t i = 0; i < n % 64 * 200; i++)
+            ;
+        made_unmap(reload.old, models[1].size);
+        wait_for_round(2 * n);
+    }
+    return NULL;
+}
+
+static void a_model_that_is_mapped_anew_is_paged(void)
+{
+    pthread_t thread;
+
+    CHECK(map_model(1));
+    CHECK_EQ(pthread_create(&thread, NULL, unmap_old, NULL), 0);
+    for (uint32_t n = 1; n <= RELOADS; n++) {
+        reload.old = models[1].base;
+        wait_for_round(2 * n - 1);
+        (void)map_model(1);
+        wait_for_round(2 * n);
+        CHECK(made_is_paged(models[1].base));
+    }
+    CHECK_EQ(pthread_join(thread, NULL), 0);
+    run_tokens(1, 10);
+    CHECK(count_mapped(1) > 0);
+    unmap_model(1);
+}
+
 static void a_child_reads_both_files(void)
 {
     int status;
@@ -325,6 +373,7 @@ int main(int argc, char **argv)
     made_start("50%", hooks);
     RUN(two_models_are_paged_at_once);
     RUN(models_do_not_wait_for_each_other);
+    RUN(a_model_that_is_mapped_anew_is_paged);
     RUN(a_child_reads_both_files);
     RUN(the_fifth_is_left_alone);
     return 0;
