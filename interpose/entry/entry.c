@@ -41,6 +41,7 @@ static struct place places[MP_MODELS_MAX];
 static _Thread_local uint32_t coming_to; /* the place of the mapping that the thread makes */
 static _Atomic bool expected;            /* a program has opened one */
 static _Atomic bool was_mapped;          /* and maps one, paged or not */
+static _Atomic bool ended;               /* the program; reports are written */
 static struct stat refused[64]; /* files that are not paged, so that they are looked at once */
 static uint32_t refused_count;
 static uint64_t warned[8]; /* models that a warning named; 0: free */
@@ -112,7 +113,8 @@ static void end_model(uint32_t place)
         atomic_store(&places[place].paged, NULL);
         while (atomic_load(&places[place].inside) > 0)
             nanosleep(&(struct timespec){ .tv_nsec = 100000 }, NULL);
-        mp_paged_report(paged);
+        if (!atomic_load(&ended))
+            mp_paged_report(paged);
         mp_paged_destroy(paged);
     }
     pthread_mutex_unlock(&life);
@@ -440,8 +442,9 @@ static bool start(const struct mp_host *from)
     return pthread_atfork(before_fork, after_fork_in_parent, after_fork_in_child) == 0;
 }
 
-/* The process has no more use for what is there, or goes on with it where exec fails. */
-static void write_all(bool ends)
+/* Of each model. Threads may go on computing: exec() may fail, and who ends the program may wait
+ * for them. */
+static void write_all(void)
 {
     for (uint32_t p = 0; p < MP_MODELS_MAX; p++) {
         struct mp_paged *paged = atomic_load(&places[p].paged);
@@ -452,15 +455,14 @@ static void write_all(bool ends)
         if (pthread_mutex_trylock(&paged->mutex) != 0)
             continue;
         mp_paged_record_end(paged);
-        if (!ends) /* else nobody gets the mutex any more */
-            pthread_mutex_unlock(&paged->mutex);
+        pthread_mutex_unlock(&paged->mutex);
     }
 }
 
 static void replaced(void)
 {
     if (getpid() == process)
-        write_all(false);
+        write_all();
 }
 
 /* The program ends: report what is there, and leave the rest to the kernel. */
@@ -469,7 +471,8 @@ __attribute__((destructor)) static void end(void)
     if (atomic_load(&expected) && !atomic_load(&was_mapped))
         mp_log_warn("preload", "no experts were paged: the model was read, not mapped; leave out "
                                "--no-mmap and --load-mode");
-    write_all(true);
+    write_all();
+    atomic_store(&ended, true);
 }
 
 const struct mp_interposer mp_interposer_table = {

@@ -3,7 +3,9 @@
  */
 #include <errno.h>
 #include <fcntl.h>
+#include <pthread.h>
 #include <sys/mman.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "interpose/entry/entry_int.h"
@@ -124,6 +126,55 @@ static void no_mappings_are_left(const char *base)
     CHECK_EQ(said, all);
 }
 
+/* A thread computes while the program ends, and what was registered to run then waits for it. */
+static struct {
+    pthread_t thread;
+    char *base;
+    _Atomic bool stop;
+    _Atomic uint32_t tokens;
+} computing;
+
+static void *compute(void *arg)
+{
+    for (uint32_t t = 0; !atomic_load(&computing.stop); t++) {
+        for (uint32_t l = 0; l < MADE_LAYERS; l++) {
+            const int32_t ids[MADE_TOP_K] = { (int32_t)(t % MADE_EXPERTS),
+                                              (int32_t)((t + 3) % MADE_EXPERTS) };
+
+            made_run_layer(arg, l, ids, 1);
+        }
+        atomic_fetch_add(&computing.tokens, 1);
+    }
+    return NULL;
+}
+
+static void begin_computing(char *base)
+{
+    computing.base = base;
+    CHECK_EQ(pthread_create(&computing.thread, NULL, compute, base), 0);
+}
+
+/* With the lowest priority: after the interposer's own. */
+__attribute__((destructor(101))) static void wait_for_thread(void)
+{
+    const uint32_t tokens = atomic_load(&computing.tokens);
+    struct timespec end;
+
+    if (computing.base == NULL)
+        return;
+    fprintf(stderr, "  a_thread_computes_while_the_program_ends\n");
+    for (int i = 0; i < 500 && atomic_load(&computing.tokens) < tokens + 2; i++)
+        usleep(10000);
+    atomic_store(&computing.stop, true);
+    clock_gettime(CLOCK_REALTIME, &end);
+    end.tv_sec += 5;
+    if (pthread_timedjoin_np(computing.thread, NULL, &end) != 0) {
+        fprintf(stderr, "    it stands still\n");
+        _exit(1);
+    }
+    made_unmap(computing.base, made_file_bytes);
+}
+
 int main(void)
 {
     const char *path = made_path();
@@ -137,7 +188,7 @@ int main(void)
     a_warm_up_is_no_choice(base);
     mp_log_set_sink(note_line, NULL);
     no_mappings_are_left(base);
-    made_unmap(base, made_file_bytes);
+    begin_computing(base);
     close(fd);
     return 0;
 }
