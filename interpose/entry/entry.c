@@ -37,6 +37,7 @@ struct place {
 
 /* Making and ending models; outside of all others. */
 static pthread_mutex_t life = PTHREAD_MUTEX_INITIALIZER;
+static pthread_mutex_t span_lock = PTHREAD_MUTEX_INITIALIZER; /* of set_span(), inside of all */
 static struct place places[MP_MODELS_MAX];
 static _Thread_local uint32_t coming_to; /* the place of the mapping that the thread makes */
 static _Atomic bool expected;            /* a program has opened one */
@@ -83,10 +84,9 @@ struct mp_paged *mp_entry_begin_at(const void *at)
 /* The program's hooks look at all addresses between the first and the last of any model. */
 static void set_span(void)
 {
-    static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
     uintptr_t begin = UINTPTR_MAX, end = 0;
 
-    pthread_mutex_lock(&lock);
+    pthread_mutex_lock(&span_lock);
     for (uint32_t p = 0; p < MP_MODELS_MAX; p++) {
         const uintptr_t from = atomic_load(&places[p].span.begin);
         const uintptr_t to = atomic_load(&places[p].span.end);
@@ -98,7 +98,7 @@ static void set_span(void)
     }
     atomic_store_explicit(&mp_entry_host.span->begin, begin, memory_order_release);
     atomic_store_explicit(&mp_entry_host.span->end, end, memory_order_release);
-    pthread_mutex_unlock(&lock);
+    pthread_mutex_unlock(&span_lock);
 }
 
 /* The last mapping has gone: nobody reads the model any more, unless it has got another one, or is
@@ -378,10 +378,12 @@ static void before_fork(void)
         pthread_mutex_lock(&paged->mutex);
         mp_mappings_fork_prepare(paged->mappings);
     }
+    pthread_mutex_lock(&span_lock);
 }
 
 static void after_fork_in_parent(void)
 {
+    pthread_mutex_unlock(&span_lock);
     for (uint32_t p = 0; p < MP_MODELS_MAX; p++) {
         struct mp_paged *paged = atomic_load(&places[p].paged);
 
@@ -411,6 +413,7 @@ static void after_fork_in_child(void)
     atomic_store(&mp_entry_host.span->begin, 0);
     atomic_store(&mp_entry_host.span->end, 0);
     process = getpid();
+    pthread_mutex_unlock(&span_lock);
     pthread_mutex_unlock(&life);
 }
 
