@@ -243,7 +243,7 @@ static bool mapped(const struct mp_map_call *call, void *at)
     place->coming--;
     if (at != MAP_FAILED) {
         map.file = mp_paged_file_of(paged, call->fd);
-        added = map.file != UINT32_MAX && mp_mappings_add(paged->mappings, &map);
+        added = map.file != UINT32_MAX && mp_mappings_add(paged->mappings, &map, call->fd);
     }
     if (added && (map.prot & PROT_WRITE) == 0)
         mp_paged_dense_add(paged->dense, map.file);

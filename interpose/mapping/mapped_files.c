@@ -96,18 +96,24 @@ static void leave_file(struct mp_mappings *mappings, struct mp_mapped_file *file
     }
 }
 
-/* With our descriptor instead of the program's, while nobody knows the address: the kernel joins
- * mappings of one descriptor only, and else each expert that comes and goes leaves two. */
-static void map_by_ours(struct mp_mappings *mappings, const struct mp_mapping *map)
+static bool map_whole(struct mp_mappings *mappings, const struct mp_mapping *map, int fd)
 {
-    const int fd = mp_files_fd(mappings->files, map->file);
-
-    if (mp_descriptor_is_ours(&mappings->owned[map->file], fd))
-        (void)mappings->host.real.mmap(map->at, map->bytes, map->prot, map->flags | MAP_FIXED, fd,
-                                       (off_t)map->offset_bytes);
+    return mappings->host.real.mmap(map->at, map->bytes, map->prot, map->flags | MAP_FIXED, fd,
+                                    (off_t)map->offset_bytes) != MAP_FAILED;
 }
 
-bool mp_mappings_add(struct mp_mappings *mappings, const struct mp_mapping *map)
+/* With our descriptor instead of the program's, while nobody knows the address: the kernel joins
+ * mappings of one descriptor only, and else each expert that comes and goes leaves two. A kernel
+ * that refuses may have taken away what was there. False: and it does not bring it back. */
+static bool map_by_ours(struct mp_mappings *mappings, const struct mp_mapping *map, int fd)
+{
+    const int own_fd = mp_files_fd(mappings->files, map->file);
+
+    return !mp_descriptor_is_ours(&mappings->owned[map->file], own_fd) ||
+           map_whole(mappings, map, own_fd) || map_whole(mappings, map, fd);
+}
+
+bool mp_mappings_add(struct mp_mappings *mappings, const struct mp_mapping *map, int fd)
 {
     struct mp_mapped_file *to = &mappings->mapped[map->file];
     bool taken;
@@ -115,16 +121,16 @@ bool mp_mappings_add(struct mp_mappings *mappings, const struct mp_mapping *map)
     mp_lock(&mappings->lock);
     if (to->left_count > 0)
         leave_file(mappings, to, 0, UINT64_MAX);
-    taken = !mp_mapping_is_private(map) || mappings->pagemap_fd >= 0;
+    taken = (!mp_mapping_is_private(map) || mappings->pagemap_fd >= 0) &&
+            map_by_ours(mappings, map, fd);
     if (taken) {
         to->map = *map;
         to->left[0].begin = map->offset_bytes;
         to->left[0].end = mp_round_down_u64(
             map->offset_bytes + map->bytes + MP_SPACE_PAGE_BYTES - 1, MP_SPACE_PAGE_BYTES);
         to->left_count = 1;
-        map_by_ours(mappings, map);
-        set_span(mappings);
     }
+    set_span(mappings);
     mp_unlock(&mappings->lock);
     return taken;
 }

@@ -247,9 +247,12 @@ static void map_edge(struct mp_mappings *mappings, const struct mp_mapped_file *
     const uint64_t from = begin > piece->begin ? begin : piece->begin;
     const uint64_t to = end < piece->end ? end : piece->end;
 
-    /* The file is there too, so a failure costs time only. */
-    if (from >= to || !map_slot(mappings, file, piece, from, to))
+    if (from >= to)
         return;
+    if (!map_slot(mappings, file, piece, from, to)) {
+        (void)map_file(mappings, file, from, to); /* as above */
+        return;
+    }
     if (from < piece->own_begin)
         piece->own_begin = from;
     else

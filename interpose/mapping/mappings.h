@@ -46,13 +46,13 @@ enum mp_status mp_mappings_create(const struct mp_host *host, const struct mp_ex
 void mp_mappings_destroy(struct mp_mappings *mappings);
 
 /*
- * The program has mapped one of the files. Of several mappings of a file the latest is paged.
- * False: this one cannot be.
+ * The program has mapped one of the files, by its descriptor `fd`. Of several mappings of a file
+ * the latest is paged. False: this one cannot be.
  *
  * A mapping that the program may write to, for itself, keeps what was written: a unit with such a
  * page is neither mapped nor unmapped any more.
  */
-bool mp_mappings_add(struct mp_mappings *mappings, const struct mp_mapping *map);
+bool mp_mappings_add(struct mp_mappings *mappings, const struct mp_mapping *map, int fd);
 
 /*
  * Map pieces of a unit, those of the bits in `pieces` that are not mapped yet. Piece k's first page

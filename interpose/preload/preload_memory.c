@@ -100,8 +100,14 @@ static MP_COLD void *map_model(void *at, const struct mp_map_call *call)
     errno = before;
     got = map(at, &unpopulated);
     after = errno;
-    if (!interposer->mapped(call, got) && got != MAP_FAILED && (call->flags & MAP_POPULATE) != 0)
-        (void)mp_preload_real.madvise(got, call->bytes, MADV_WILLNEED);
+    if (!interposer->mapped(call, got) && got != MAP_FAILED) {
+        if (has_hole(got, call->bytes)) { /* the kernel has taken it away again */
+            errno = ENOMEM;
+            return MAP_FAILED;
+        }
+        if ((call->flags & MAP_POPULATE) != 0)
+            (void)mp_preload_real.madvise(got, call->bytes, MADV_WILLNEED);
+    }
     errno = after;
     return got;
 }

@@ -1,6 +1,7 @@
 /* A made-up model and the program that maps it; see made_up.h. */
 #include "tests/unit/interpose/made_up.h"
 
+#include <errno.h>
 #include <fcntl.h>
 #include <stdarg.h>
 #include <sys/mman.h>
@@ -97,23 +98,28 @@ static bool fails(_Atomic int *countdown)
 }
 
 /* System calls, so that tests that count what is mapped do not count what replaces it. */
-static void *real_mmap(void *at, size_t bytes, int prot, int flags, int fd, off_t offset)
-{
-    return fails(&made_mmap_fails) ? MAP_FAILED
-                                   : (void *)syscall(SYS_mmap, at, bytes, prot, flags, fd, offset);
-}
-
 static int real_munmap(void *at, size_t bytes)
 {
     return (int)syscall(SYS_munmap, at, bytes);
 }
 
 /* A kernel may have taken away what is at the target before it refuses. */
+static void *real_mmap(void *at, size_t bytes, int prot, int flags, int fd, off_t offset)
+{
+    if (!fails(&made_mmap_fails))
+        return (void *)syscall(SYS_mmap, at, bytes, prot, flags, fd, offset);
+    if ((flags & MAP_FIXED) != 0)
+        (void)real_munmap(at, bytes);
+    errno = ENOMEM;
+    return MAP_FAILED;
+}
+
 static void *real_mremap(void *at, size_t bytes, size_t new_bytes, int flags, void *new_at)
 {
     if (!fails(&made_mremap_fails))
         return mremap(at, bytes, new_bytes, flags, new_at);
     (void)real_munmap(new_at, new_bytes);
+    errno = ENOMEM;
     return MAP_FAILED;
 }
 

@@ -138,8 +138,8 @@ static char *open_model(bool to_write)
     fd = open(path, O_RDONLY);
     map.at = mmap(NULL, map.bytes, map.prot, map.flags, fd, 0);
     CHECK(map.at != MAP_FAILED);
+    CHECK(mp_mappings_add(paged.mappings, &map, fd));
     close(fd);
-    CHECK(mp_mappings_add(paged.mappings, &map));
     paged.scores = mp_paged_scores_create(&paged);
     return map.at;
 }
