@@ -49,6 +49,9 @@ void *mp_preload_find_behind(const void *site, const char *name, const void *hoo
  * which was logged, or has no such symbol. */
 void *mp_preload_symbol(const char *name);
 
+/* preload_copies.c: a scheduler of ggml is about to end; its callback is not chained any more. */
+void mp_preload_forget_copies(void *scheduler);
+
 /* As mp_find_fn. */
 void *mp_preload_find(const void *site, const char *name);
 

@@ -145,17 +145,16 @@ typedef bool copy_callback(void *backend, const void *src, void *dst, void *grap
 #define SCHEDULERS_MAX 64
 
 struct chained {
-    _Atomic(void *)
-        sched; /* NULL: free. A scheduler that ends keeps its place: nothing reports its end */
+    _Atomic(void *) sched; /* NULL: free */
     copy_callback *own;
     void *data;
 };
 
+static struct chained places[SCHEDULERS_MAX];
+
 /* NULL: there are too many. */
 static struct chained *place_of(void *sched)
 {
-    static struct chained places[SCHEDULERS_MAX];
-
     for (size_t i = 0; i < SCHEDULERS_MAX; i++) {
         void *known = NULL;
 
@@ -163,6 +162,15 @@ static struct chained *place_of(void *sched)
             return &places[i];
     }
     return NULL;
+}
+
+void mp_preload_forget_copies(void *scheduler)
+{
+    for (size_t i = 0; i < SCHEDULERS_MAX; i++) {
+        void *known = scheduler;
+
+        (void)atomic_compare_exchange_strong(&places[i].sched, &known, NULL);
+    }
 }
 
 static bool copied(void *backend, const void *src, void *dst, void *graph, void *data)

@@ -140,6 +140,27 @@ void ggml_backend_sched_set_eval_callback(void *scheduler, eval_fn callback, voi
         real(scheduler, callback, data);
 }
 
+/* libggml-base: another scheduler may get its address, and programs make and free many. */
+void ggml_backend_sched_free(void *scheduler) MOEPAGER_API;
+
+void ggml_backend_sched_free(void *scheduler)
+{
+    static struct mp_hooked hooked = { .name = "ggml_backend_sched_free",
+                                       .hook = (void *)ggml_backend_sched_free };
+    void (*const real)(void *) = mp_preload_behind(&hooked, SITE);
+
+    if (scheduler != NULL) {
+        for (size_t i = 0; i < MP_ARRAY_LEN(chains); i++) {
+            void *known = scheduler;
+
+            (void)atomic_compare_exchange_strong(&chains[i].scheduler, &known, NULL);
+        }
+        mp_preload_forget_copies(scheduler);
+    }
+    if (real != NULL)
+        real(scheduler);
+}
+
 /* For the Python module (interpose/python), and for programs that know us. 0: the experts are
  * paged, and have been read, or cannot be. */
 int moepager_preload_routed(const void *weights, uint64_t expert_stride_bytes, const int64_t *ids,

@@ -85,6 +85,14 @@ def sources(preload, work, full):
                 plain = [*command, "repack=0"] if name in REPACKED else None
                 plain_and_paged(command, preload, work, BUDGETS if full else BUDGETS[1:2],
                                 plain=plain, sources=SOURCES)
+        # Contexts come and go: callbacks of 16 can be chained at once.
+        opened = []
+        for contexts in (0, 16):
+            done = run(llama.command(program, llama.model("tiny"), 2, f"contexts={contexts}"), preload,
+                       "20%", work=work, MOEPAGER_HOOKS="router")
+            expect(done.status == 0, f"{contexts} contexts: exit {done.status}: {done.err[-500:]}")
+            opened.append(done.report["layers_opened"])
+        expect(opened[1] > opened[0], f"layers opened, without and after 16 contexts: {opened}")
 
 
 def several(preload, work, full):

@@ -3,13 +3,15 @@
  * programs do and prints a hash of all of them.
  *
  *     victim_logits MODEL.gguf THREADS [load=mmap|none] [ubatch=N] [prompt=N] [gen=N] [out=FILE]
- *                   [check=LIST] [reload=1] [repack=0] [beside=MODEL.gguf]
+ *                   [check=LIST] [reload=1] [repack=0] [beside=MODEL.gguf] [contexts=N]
  *
  * prompt tokens at once, with the logits of each; then gen tokens one by one, of which each has the
  * largest logit of the one before; then four sequences side by side. check: in the middle, those of
  * victim_checks.h of the model's mapping. reload: the model is closed and loaded once more, in the
  * same process. beside: another model is open at the same time, and both compute in turns; the
- * logits are of both. repack=0: no copies of weights in another order. out: all logits, float32.
+ * logits are of both. contexts: so many others are there when its own is made, each of which has
+ * computed a token, and are freed before that computes. repack=0: no copies of weights in another
+ * order. out: all logits, float32.
  *
  * Prints the tokens, what the checks print, and `logits COUNT HASH`.
  */
@@ -22,11 +24,11 @@
 #include "llama.h"
 #include "tests/interpose/victim_checks.h"
 
-enum { SEQUENCES = 4, SEQUENCE_STEPS = 6, TOKENS_MAX = 4096 };
+enum { SEQUENCES = 4, SEQUENCE_STEPS = 6, TOKENS_MAX = 4096, CONTEXTS_MAX = 64 };
 
 struct victim {
     const char *path, *out, *load, *check, *beside;
-    int threads, ubatch, prompt, gen, reload, repack;
+    int threads, ubatch, prompt, gen, reload, repack, contexts;
     struct llama_model *model;
     struct llama_context *ctx;
     int vocab;
@@ -98,6 +100,31 @@ static llama_token made_up(struct victim *v, uint32_t *state)
     return (llama_token)((*state >> 8) % (uint32_t)(v->vocab - 8));
 }
 
+static struct llama_context *make_context(struct victim *v, struct llama_context_params params)
+{
+    struct llama_context *ctx = llama_init_from_model(v->model, params);
+
+    if (ctx == NULL)
+        victim_fail("no context for", v->path);
+    return ctx;
+}
+
+/* Its own, and others that are used and end before. */
+static void make_contexts(struct victim *v, struct llama_context_params params)
+{
+    struct llama_context *others[CONTEXTS_MAX];
+    llama_token token = 1;
+
+    for (int i = 0; i < v->contexts && i < CONTEXTS_MAX; i++) {
+        others[i] = make_context(v, params);
+        if (llama_decode(others[i], llama_batch_get_one(&token, 1)) != 0)
+            victim_fail("llama_decode failed for", v->path);
+    }
+    v->ctx = make_context(v, params);
+    for (int i = 0; i < v->contexts && i < CONTEXTS_MAX; i++)
+        llama_free(others[i]);
+}
+
 static void open_model(struct victim *v)
 {
     struct llama_model_params model = llama_model_default_params();
@@ -115,10 +142,8 @@ static void open_model(struct victim *v)
     params.n_seq_max = SEQUENCES + 1;
     params.n_threads = params.n_threads_batch = v->threads;
     params.kv_unified = true;
-    v->ctx = llama_init_from_model(v->model, params);
-    if (v->ctx == NULL)
-        victim_fail("no context for", v->path);
     v->vocab = llama_vocab_n_tokens(llama_model_get_vocab(v->model));
+    make_contexts(v, params);
 }
 
 /* Of what llama.cpp has mapped, while some experts are in memory of the pager's own. */
@@ -178,11 +203,10 @@ static void read_argument(struct victim *v, const char *text)
     const struct {
         const char *name;
         int *number;
-    } numbers[] = { { "ubatch", &v->ubatch },
-                    { "prompt", &v->prompt },
-                    { "gen", &v->gen },
-                    { "reload", &v->reload },
-                    { "repack", &v->repack } };
+    } numbers[] = {
+        { "ubatch", &v->ubatch }, { "prompt", &v->prompt }, { "gen", &v->gen },
+        { "reload", &v->reload }, { "repack", &v->repack }, { "contexts", &v->contexts }
+    };
 
     const struct {
         const char *name;
