@@ -12,6 +12,9 @@
 /* Operations between a router's product and its choice, at most: a bias, a function, groups. */
 #define CHAIN_MAX 16u
 
+/* Places from which hooks are called; from others nothing is read of a tensor. */
+#define SITES_MAX 64u
+
 /* What a thread has found out about the operation that it is at. */
 struct at_work {
     uint64_t model; /* number of the model that it was about */
@@ -25,19 +28,42 @@ struct at_work {
 
 static _Thread_local struct at_work work;
 
+enum { LAYOUT_UNASKED, LAYOUT_KNOWN, LAYOUT_OTHER };
+
+static int ask_layout(const void *site)
+{
+    if (mp_ggml_check(mp_entry_host.find, site))
+        return LAYOUT_KNOWN;
+    mp_log_once(MP_LOG_WARN, "preload",
+                "this version of ggml is not known: experts are paged by what is touched");
+    return LAYOUT_OTHER;
+}
+
+/* Of the ggml that `site` is in, or calls: a process may have several. Each calls hooks from a few
+ * places. */
 static bool knows_layout(const void *site)
 {
-    static _Atomic int known; /* 0: not yet; 1: yes; 2: no */
-    int now = atomic_load_explicit(&known, memory_order_acquire);
+    static struct {
+        _Atomic uintptr_t key; /* 0: free */
+        _Atomic int layout;
+    } sites[SITES_MAX];
+    const uintptr_t key = (uintptr_t)site + 1;
 
-    if (now == 0) {
-        now = mp_ggml_check(mp_entry_host.find, site) ? 1 : 2;
-        if (now == 2)
-            mp_log_once(MP_LOG_WARN, "preload",
-                        "this version of ggml is not known: experts are paged by what is touched");
-        atomic_store_explicit(&known, now, memory_order_release);
+    for (uint32_t i = 0; i < SITES_MAX; i++) {
+        uintptr_t at = atomic_load_explicit(&sites[i].key, memory_order_acquire);
+        int layout;
+
+        if (at != key &&
+            (at != 0 || (!atomic_compare_exchange_strong(&sites[i].key, &at, key) && at != key)))
+            continue;
+        layout = atomic_load_explicit(&sites[i].layout, memory_order_acquire);
+        if (layout == LAYOUT_UNASKED) {
+            layout = ask_layout(site);
+            atomic_store_explicit(&sites[i].layout, layout, memory_order_release);
+        }
+        return layout == LAYOUT_KNOWN;
     }
-    return now == 1;
+    return false;
 }
 
 /* What `ids` says, and its key. 0: it says nothing of what will be needed. */

@@ -69,6 +69,22 @@ static void a_warm_up_is_no_choice(const char *base)
     CHECK_EQ(layers_opened(&full), 1);
 }
 
+/* A process may have another ggml, whose tensors lie otherwise: they are not looked at. */
+static void another_ggml_has_its_own_layout(const char *base)
+{
+    struct mp_ggml_tensor strange;
+    uint64_t full, opened;
+
+    made_run_layer(base, 0, (int32_t[]){ 1, 2 }, 1);
+    opened = layers_opened(&full);
+    memset(&strange, 0xee, sizeof(strange));
+    for (int64_t e = 0; e < 3; e++)
+        mp_interposer_table.expert(&made_other_ggml, &strange, e, 1);
+    CHECK_EQ(layers_opened(&full), opened);
+    made_run_layer(base, 1, (int32_t[]){ 1, 2 }, 1); /* the known one goes on */
+    CHECK_EQ(layers_opened(&full), opened + 1);
+}
+
 /* Takes mappings until there are none, and gives a few back. Pages of alternating protection are
  * one each. */
 static char *take_mappings(size_t *bytes_p, bool *all_p)
@@ -187,6 +203,7 @@ int main(void)
     CHECK(made_is_paged(base));
     a_warm_up_is_no_choice(base);
     mp_log_set_sink(note_line, NULL);
+    another_ggml_has_its_own_layout(base);
     no_mappings_are_left(base);
     begin_computing(base);
     close(fd);

@@ -35,6 +35,8 @@ void made_start(const char *budget, const char *hooks);
 
 /* Calls of the real functions that fail: the n-th from now on, 0 the next; -1: none. */
 extern _Atomic int made_mmap_fails, made_mremap_fails;
+/* A place in another ggml of the program, of which nothing is known. */
+extern const char made_other_ggml;
 /* Functions that the program has besides ggml's own; NULL: none. */
 extern mp_find_fn made_find_more;
 extern struct mp_paged_span made_span;
