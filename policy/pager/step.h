@@ -99,9 +99,9 @@ struct mp_step_ops {
      * progress. */
     enum mp_status (*ended)(void *ctx, uint32_t *needs, uint32_t *count_p);
 
-    /* Required with ended(): true if ended() would not block, as far as look() has
-     * looked. Called by the step's thread;
-     * an executor calls mp_pager_wake() when it becomes true. Must not block. */
+    /* Required with ended(): true if ended() would not block, as far as look() has looked. Called
+     * by the step's thread; an executor calls mp_pager_wake() when it becomes true. Must not block.
+     */
     bool (*any_ended)(void *ctx);
 
     /* Optional, with any_ended(), for executors that do not notice by themselves what has ended:
