@@ -184,6 +184,19 @@ static void resolve_budget(const struct mp_settings *settings, struct mp_check *
              (double)dense / (1u << 30), (double)check->room.room_bytes / (1u << 30));
 }
 
+/* Frames lie in a file in memory. */
+static void note_file_limit(struct mp_check *check)
+{
+    struct rlimit limit;
+
+    if (!check->everything && getrlimit(RLIMIT_FSIZE, &limit) == 0 &&
+        limit.rlim_cur < check->budget_bytes)
+        note(check, true,
+             "ulimit -f allows files of %" PRIu64 " KiB, and the budget needs %" PRIu64
+             ": nothing is paged; ulimit -f unlimited",
+             (uint64_t)limit.rlim_cur >> 10, check->budget_bytes >> 10);
+}
+
 static void look_at_machine(struct mp_check *check)
 {
     struct rlimit limit;
@@ -273,6 +286,7 @@ enum mp_status mp_check_make(char **argv, const struct mp_settings *settings,
         notes_of_model(&check->models[i], check);
     look_at_machine(check);
     resolve_budget(settings, check);
+    note_file_limit(check);
     notes_of_machine(check);
     notes_of_hooks(check);
     *check_p = check;

@@ -147,6 +147,33 @@ static struct mp_check *check_experts(uint64_t experts)
     return make("-m", in("many.gguf"), NULL);
 }
 
+static void files_may_be_too_small(void)
+{
+    struct rlimit limit, low;
+    struct mp_check *check;
+
+    CHECK_EQ(getrlimit(RLIMIT_FSIZE, &limit), 0);
+    settings.run.budget = (struct mp_share){ MP_SHARE_PPM, 500000 };
+    check = check_experts(4096);
+    CHECK(find_note(check, "ulimit -f") == NULL);
+    CHECK_EQ(check->budget_bytes, 8192);
+    mp_check_destroy(check);
+    for (uint64_t bytes = 8192; bytes >= 4096; bytes -= 4096) {
+        const struct mp_check_note *found;
+
+        low = limit;
+        low.rlim_cur = bytes;
+        CHECK_EQ(setrlimit(RLIMIT_FSIZE, &low), 0);
+        check = make("-m", in("many.gguf"), NULL);
+        CHECK_EQ(setrlimit(RLIMIT_FSIZE, &limit), 0);
+        found = find_note(check, "ulimit -f allows files of 4 KiB, and the budget needs 8");
+        CHECK((found != NULL) == (bytes < 8192));
+        CHECK(found == NULL || found->fatal);
+        mp_check_destroy(check);
+    }
+    settings.run.budget = (struct mp_share){ 0 };
+}
+
 /* Three mappings for each expert, and some that the program needs. */
 static void mappings_may_be_too_few(void)
 {
@@ -409,6 +436,7 @@ int main(void)
     RUN(flags_stand_in_the_way);
     RUN(tensors_are_recognised_by_name);
     RUN(folders_and_other_files);
+    RUN(files_may_be_too_small);
     RUN(mappings_may_be_too_few);
     RUN(the_text_is_this);
     RUN(variants_of_a_module_are_one_line);
