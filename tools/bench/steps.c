@@ -9,8 +9,10 @@
  * programs can take their steps in turns and meet the same moments of the machine. A line "FIRST
  * COUNT RIGHT": the step of a draft, with --draft-tokens; the first RIGHT tokens are those of the
  * text, the others wrong guesses, tokens from WRONG_BACK positions before, and logits are wanted of
- * all. At the end of stdin: misses, and nanoseconds of the pager's decisions and of the MoE layers,
- * since the last line whose COUNT was 0.
+ * all. A line "FIRST 1 0", with --draft-tokens: the step of a run, which looks for guesses in the
+ * tokens so far and checks those that it finds; the time is of all that. At the end of stdin:
+ * misses, and nanoseconds of the pager's decisions and of the MoE layers, since the last line whose
+ * COUNT was 0.
  */
 #include <inttypes.h>
 #include <stdio.h>
@@ -91,6 +93,64 @@ static uint32_t token_at(const struct bench *bench, uint32_t position)
     return bench->text != NULL ? bench->text[position] : made_up(bench, position);
 }
 
+/* The first tokens of the text, for who guesses those that follow. */
+static void begin_text(struct bench *bench, uint32_t count)
+{
+    struct mp_drafts *drafts = bench->session.drafts;
+
+    if (drafts == NULL)
+        return;
+    mp_drafts_begin(drafts);
+    for (uint32_t i = 0; i < count; i++)
+        mp_drafts_push(drafts, 0, token_at(bench, i));
+}
+
+/* As mp_generate() takes a step: the text's token, and behind it what is guessed. */
+static enum mp_status forward_with_search(struct bench *bench, uint32_t first)
+{
+    const struct mp_engine_config *config = &bench->session.engine_config;
+    struct mp_drafts *drafts = bench->session.drafts;
+    struct mp_batch batch = { .count = 1,
+                              .token = bench->token,
+                              .sequence = bench->sequence,
+                              .position = bench->position,
+                              .want = bench->want };
+    const uint32_t sequence = 0, room = config->ctx - first - 1;
+    const uint64_t start_ns = mp_clock_now_ns(config->clock);
+    const struct mp_draft *draft;
+    const float *logits;
+    uint32_t accepted = 0;
+    enum mp_status status;
+
+    if (drafts == NULL || first + 1 >= config->ctx ||
+        (bench->text != NULL && first + 1 + MP_DRAFT_MAX >= bench->text_tokens))
+        return mp_fail(MP_ERR_CONFIG, "E_USAGE",
+                       "no step with drafts at %" PRIu32 ": no --draft-tokens, or too few tokens",
+                       first);
+    status = mp_drafts_plan(drafts, &sequence, &room, 1, mp_engine_wanted_max(config) - 1);
+    if (status != MP_OK)
+        return status;
+    draft = mp_drafts_of(drafts, 0);
+    for (uint32_t i = 0; i <= draft->count; i++) {
+        bench->token[i] = i == 0 ? token_at(bench, first) : draft->token[i - 1];
+        bench->position[i] = first + i;
+        bench->want[i] = 1;
+    }
+    batch.count += draft->count;
+    status = mp_forward(bench->session.engine, &batch, &logits);
+    if (status != MP_OK)
+        return status;
+    while (accepted < draft->count &&
+           draft->token[accepted] == token_at(bench, first + 1 + accepted))
+        accepted++;
+    if (draft->count > 0)
+        mp_drafts_note(drafts, 0, accepted);
+    mp_drafts_end(drafts, mp_clock_now_ns(config->clock) - start_ns);
+    mp_drafts_push(drafts, 0, token_at(bench, first + 1));
+    printf("%" PRIu64 "\n", mp_clock_now_ns(config->clock) - start_ns);
+    return MP_OK;
+}
+
 /* right 0: a prompt, or one token. */
 static enum mp_status forward(struct bench *bench, uint32_t first, uint32_t count, uint32_t right)
 {
@@ -122,9 +182,12 @@ static enum mp_status forward(struct bench *bench, uint32_t first, uint32_t coun
     }
     start_ns = mp_clock_now_ns(config->clock);
     status = mp_forward(bench->session.engine, &batch, &logits);
-    if (status == MP_OK)
-        printf("%" PRIu64 "\n", mp_clock_now_ns(config->clock) - start_ns);
-    return status;
+    if (status != MP_OK)
+        return status;
+    printf("%" PRIu64 "\n", mp_clock_now_ns(config->clock) - start_ns);
+    if (first == 0 && right == 0)
+        begin_text(bench, count + 1);
+    return MP_OK;
 }
 
 static enum mp_status run(struct bench *bench)
@@ -135,11 +198,15 @@ static enum mp_status run(struct bench *bench)
 
     while (status == MP_OK && fgets(line, sizeof(line), stdin) != NULL) {
         uint32_t first, count, right = 0;
+        const int numbers =
+            sscanf(line, "%" SCNu32 " %" SCNu32 " %" SCNu32, &first, &count, &right);
 
-        if (sscanf(line, "%" SCNu32 " %" SCNu32 " %" SCNu32, &first, &count, &right) < 2)
+        if (numbers < 2)
             break;
         if (count == 0)
             before = mp_report_counters(&bench->session);
+        else if (numbers == 3 && count == 1 && right == 0)
+            status = forward_with_search(bench, first);
         else
             status = forward(bench, first, count, right);
         if (count > 0 && status == MP_OK)
