@@ -429,7 +429,9 @@ def sanitized(preload, work, full):
     if build is None:
         raise Skip("set SANITIZED_BUILD")
     # Hooks are called before a sanitizer has begun, so only what they open has it.
-    for path in (preload, *Path(build).glob("libmoepager_[is]*.so")):
+    libraries = list(Path(build).glob("libmoepager_[is]*.so"))
+    expect(any("interpose" in path.name for path in libraries), f"no libmoepager_interpose.so in {build}")
+    for path in (preload, *libraries):
         shutil.copyfile(path, work / path.name)
     needs = subprocess.run(["ldd", work / "libmoepager_interpose.so"], check=True, text=True,
                            stdout=subprocess.PIPE).stdout
