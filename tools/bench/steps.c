@@ -117,6 +117,7 @@ static enum mp_status forward_with_search(struct bench *bench, uint32_t first)
                               .want = bench->want };
     const uint32_t sequence = 0, room = config->ctx - first - 1;
     const uint64_t start_ns = mp_clock_now_ns(config->clock);
+    const struct mp_drafts_expected *next;
     const struct mp_draft *draft;
     const float *logits;
     uint32_t accepted = 0;
@@ -137,6 +138,8 @@ static enum mp_status forward_with_search(struct bench *bench, uint32_t first)
         bench->want[i] = 1;
     }
     batch.count += draft->count;
+    next = mp_drafts_expected(drafts);
+    mp_engine_expect(bench->session.engine, next->token, next->chance, next->count);
     status = mp_forward(bench->session.engine, &batch, &logits);
     if (status != MP_OK)
         return status;
