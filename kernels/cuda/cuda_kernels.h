@@ -11,8 +11,8 @@
  * Shapes as in engine/forward/engine_int.h: T tokens, H hidden, Q heads * head_dim, K kv_heads *
  * head_dim, D head_dim, V vocabulary, E experts, R top_k, F channels. Weights are row-major in one
  * of `enum mp_wtype` (kernels/cpu/types.h), rows at multiples of 2 bytes (matrices at multiples
- * of 16 are read faster), of quantised types whole blocks; activations are float. Strides are in
- * elements.
+ * of 16 are read faster), of quantised types whole blocks at any address; activations are float.
+ * Strides are in elements.
  *
  * Exact results. Bits of an output element depend only on the values that it is computed from: not
  * on the number of tokens or rows of a launch, nor on addresses. Sums run in one fixed order. The
@@ -260,9 +260,19 @@ struct mp_cuda_spin {
 
 /* X(TYPE, name): the quantised types of weights that devices have kernels for. */
 #define MP_CUDA_QUANT_MAP(X) \
+    X(Q4_0, q4_0)            \
+    X(Q4_1, q4_1)            \
+    X(Q5_0, q5_0)            \
+    X(Q5_1, q5_1)            \
     X(Q8_0, q8_0)            \
+    X(IQ4_NL, iq4_nl)        \
+    X(MXFP4, mxfp4)          \
+    X(Q2_K, q2_k)            \
+    X(Q3_K, q3_k)            \
     X(Q4_K, q4_k)            \
-    X(Q6_K, q6_k)
+    X(Q5_K, q5_k)            \
+    X(Q6_K, q6_k)            \
+    X(IQ4_XS, iq4_xs)
 
 /* X(name, struct of its parameter): for weights of such a type. They are in an image of their own,
  * kernels/cuda/TYPE.ptx. */
@@ -355,10 +365,20 @@ struct mp_cuda_spin {
     X(spin, mp_cuda_spin)
 
 /* The others: of each quantised type, of tensor cores. */
-#define MP_CUDA_QUANT_KERNEL_MAP(X) \
-    MP_CUDA_QUANT_KERNELS(X, q8_0)  \
-    MP_CUDA_QUANT_KERNELS(X, q4_k)  \
-    MP_CUDA_QUANT_KERNELS(X, q6_k)
+#define MP_CUDA_QUANT_KERNEL_MAP(X)  \
+    MP_CUDA_QUANT_KERNELS(X, q4_0)   \
+    MP_CUDA_QUANT_KERNELS(X, q4_1)   \
+    MP_CUDA_QUANT_KERNELS(X, q5_0)   \
+    MP_CUDA_QUANT_KERNELS(X, q5_1)   \
+    MP_CUDA_QUANT_KERNELS(X, q8_0)   \
+    MP_CUDA_QUANT_KERNELS(X, iq4_nl) \
+    MP_CUDA_QUANT_KERNELS(X, mxfp4)  \
+    MP_CUDA_QUANT_KERNELS(X, q2_k)   \
+    MP_CUDA_QUANT_KERNELS(X, q3_k)   \
+    MP_CUDA_QUANT_KERNELS(X, q4_k)   \
+    MP_CUDA_QUANT_KERNELS(X, q5_k)   \
+    MP_CUDA_QUANT_KERNELS(X, q6_k)   \
+    MP_CUDA_QUANT_KERNELS(X, iq4_xs)
 #define MP_CUDA_TENSOR_MAP(X)            \
     X(tensor_bf16, mp_cuda_matmul)       \
     X(tensor_f16, mp_cuda_matmul)        \
@@ -380,7 +400,7 @@ enum mp_cuda_kernel {
 };
 
 /* Those before it every device loads. */
-#define MP_CUDA_QUANT_FIRST MP_CUDA_KERNEL_gemv1_q8_0
+#define MP_CUDA_QUANT_FIRST MP_CUDA_KERNEL_gemv1_q4_0
 
 /*
  * From here on they use tensor cores, and are in an image of their own. They round activations to

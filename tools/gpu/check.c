@@ -194,10 +194,18 @@ void *check_table(struct check *check, const void *data, size_t bytes)
 /* The scales of a block, which are random bytes, become about 1/64. */
 static void tame_scales(unsigned char *block, enum mp_wtype type)
 {
-    const size_t at = type == MP_WTYPE_Q6_K ? 208 : 0;
+    const size_t at = type == MP_WTYPE_Q2_K   ? 80
+                      : type == MP_WTYPE_Q3_K ? 108
+                      : type == MP_WTYPE_Q6_K ? 208
+                                              : 0;
 
+    if (type == MP_WTYPE_MXFP4) {
+        block[0] = (unsigned char)(120 + block[0] % 4);
+        return;
+    }
     block[at + 1] = (unsigned char)((block[at + 1] & 0x83) | 0x24);
-    if (type == MP_WTYPE_Q4_K)
+    if (type == MP_WTYPE_Q4_1 || type == MP_WTYPE_Q5_1 || type == MP_WTYPE_Q2_K ||
+        type == MP_WTYPE_Q4_K || type == MP_WTYPE_Q5_K)
         block[at + 3] = (unsigned char)((block[at + 3] & 0x83) | 0x24);
 }
 

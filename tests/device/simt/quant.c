@@ -1,5 +1,15 @@
 /* The kernels of quantised types, as kernels.c has the others. */
+#include "kernels/cuda/iq4_nl.cu"
+#include "kernels/cuda/iq4_xs.cu"
+#include "kernels/cuda/mxfp4.cu"
+#include "kernels/cuda/q2_k.cu"
+#include "kernels/cuda/q3_k.cu"
+#include "kernels/cuda/q4_0.cu"
+#include "kernels/cuda/q4_1.cu"
 #include "kernels/cuda/q4_k.cu"
+#include "kernels/cuda/q5_0.cu"
+#include "kernels/cuda/q5_1.cu"
+#include "kernels/cuda/q5_k.cu"
 #include "kernels/cuda/q6_k.cu"
 #include "kernels/cuda/q8_0.cu"
 

@@ -348,7 +348,13 @@ static void check_device(enum mp_wtype type, enum mp_wtype down)
 static void devices_have_the_bits_of_floats(void)
 {
     check_device(MP_WTYPE_Q8_0, MP_WTYPE_Q8_0);
+    check_device(MP_WTYPE_MXFP4, MP_WTYPE_MXFP4);
     check_device(MP_WTYPE_Q4_K, MP_WTYPE_Q6_K);
+    check_device(MP_WTYPE_Q4_0, MP_WTYPE_Q5_0);
+    check_device(MP_WTYPE_IQ4_XS, MP_WTYPE_Q5_K);
+    check_device(MP_WTYPE_Q2_K, MP_WTYPE_Q3_K);
+    check_device(MP_WTYPE_Q4_1, MP_WTYPE_Q5_1);
+    check_device(MP_WTYPE_IQ4_NL, MP_WTYPE_IQ4_NL);
 }
 
 /* Steps are graphs also where layers are of different types. */
@@ -380,8 +386,8 @@ static void check_refused(enum mp_wtype type, const char *text)
 
 static void devices_refuse_the_others(void)
 {
-    check_refused(MP_WTYPE_Q2_K, "the model has weights of type q2_k, for which devices have no "
-                                 "kernels; use --device cpu");
+    check_refused(MP_WTYPE_IQ2_XXS, "the model has weights of type iq2_xxs, for which devices have "
+                                    "no kernels; use --device cpu");
     check_refused(MP_WTYPE_IQ3_S, "the model has weights of type iq3_s, for which devices have no "
                                   "kernels; use --device cpu");
     up_type_now = MP_WTYPE_Q4_K;

@@ -21,12 +21,12 @@ static float *decoded(const void *w, enum mp_wtype type, size_t count)
     return p;
 }
 
-/* The same bytes 2 further on than a multiple of 16. */
-static char *shifted(const void *from, size_t bytes)
+/* The same bytes so many further on than a multiple of 16. */
+static char *shifted(const void *from, size_t bytes, size_t shift)
 {
-    char *p = operand(bytes + 18);
+    char *p = operand(bytes + 16 + shift);
 
-    p += (18 - (uintptr_t)p % 16) % 16;
+    p += (16 - (uintptr_t)p % 16) % 16 + shift;
     memcpy(p, from, bytes);
     return p;
 }
@@ -110,7 +110,7 @@ static void products_of(enum mp_wtype type, uint32_t rows, uint32_t cols, uint32
 {
     const size_t count = (size_t)rows * cols, bytes = mp_wtype_bytes(type, count);
     const void *w = weights(type, count);
-    const char *odd_w = shifted(w, bytes);
+    const char *odd_w[2] = { shifted(w, bytes, 2), shifted(w, bytes, 3) };
     const float *wide = decoded(w, type, count), *x = floats((size_t)tokens * cols), *want, *y;
     float *odd_x = floats((size_t)tokens * cols + 1);
     const enum mp_cuda_kernel gemm = mp_cuda_type(type)->gemm;
@@ -119,14 +119,15 @@ static void products_of(enum mp_wtype type, uint32_t rows, uint32_t cols, uint32
     want = product(MP_CUDA_KERNEL_gemm_f32, MP_WTYPE_F32, wide, x, rows, cols, tokens);
     check_values(want, wide, x, rows, cols, tokens);
     for (int i = 0; i < 4; i++) {
-        y = product(gemm, type, i % 2 == 0 ? w : odd_w, i < 2 ? x : odd_x, rows, cols, tokens);
+        y = product(gemm, type, i % 2 == 0 ? w : odd_w[i / 2], i < 2 ? x : odd_x, rows, cols,
+                    tokens);
         CHECK(memcmp(y, want, sizeof(*y) * rows * tokens) == 0);
     }
     for (uint32_t n = 1; n <= 8 && n <= tokens; n++) {
         const uint32_t t = (tokens - n) / 2;
 
-        y = product(mp_cuda_gemv(type, n), type, n % 2 == 0 ? w : odd_w, x + t * cols, rows, cols,
-                    n);
+        y = product(mp_cuda_gemv(type, n), type, n % 2 == 0 ? w : odd_w[n / 2 % 2], x + t * cols,
+                    rows, cols, n);
         CHECK(memcmp(y, want + t * rows, sizeof(*y) * rows * n) == 0);
     }
     free_operands();
@@ -244,7 +245,7 @@ static void experts_of(enum mp_wtype up, enum mp_wtype down, const uint32_t coun
             const void *w = weights(type, count);
 
             to[m] = at(decoded(w, type, count));
-            from[m] = odd ? at(shifted(w, mp_wtype_bytes(type, count))) : at(w);
+            from[m] = odd ? at(shifted(w, mp_wtype_bytes(type, count), 2)) : at(w);
         }
         list[e] = (struct mp_cuda_expert){ from[0],   from[1],  from[2],   used,
                                            counts[e], channels, e % 2 == 1 };
@@ -296,7 +297,7 @@ static void images(void)
         CHECK_EQ(type->tensor, MP_CUDA_KERNEL_COUNT);
     }
     CHECK(mp_cuda_type(MP_WTYPE_BF16)->image == NULL);
-    CHECK(mp_cuda_type(MP_WTYPE_Q2_K) == NULL && mp_cuda_type(MP_WTYPE_COUNT) == NULL);
+    CHECK(mp_cuda_type(MP_WTYPE_IQ3_S) == NULL && mp_cuda_type(MP_WTYPE_COUNT) == NULL);
 }
 
 int main(void)
