@@ -2,8 +2,9 @@
 
 Usage: ptx_report.py PTXAS report|assemble
 
-report: the table of docs/kernels.md. assemble: nothing but errors. Both end with 1 if an architecture
-is refused, a kernel has a stack frame or spills a register, or one for few tokens takes more than 64.
+report: the table of docs/kernels.md. assemble: nothing but errors, and quantised types for two
+architectures only, as all take minutes. Both end with 1 if an architecture is refused, a kernel has a
+stack frame or spills a register, or one for few tokens takes more than 64.
 """
 import glob
 import re
@@ -11,8 +12,9 @@ import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
 
-TENSOR = "kernels/cuda/tensor.ptx"  # from 8.0 on
+MAIN, TENSOR = "kernels/cuda/kernels.ptx", "kernels/cuda/tensor.ptx"  # the latter from 8.0 on
 FILES = sorted(glob.glob("kernels/cuda/*.ptx"))
+FEW_ARCHES = (75, 90)  # the fewest registers that are left, and what is written for
 REGISTERS = 65536  # of a multiprocessor; warps get them by 256
 # Compute capability: threads, blocks and KiB of shared memory of a multiprocessor, by NVIDIA's
 # programming guide (technical specifications per compute capability).
@@ -45,11 +47,12 @@ SHARED = {"attend_f32": ATTEND_SHARED, "attend_bf16": ATTEND_SHARED, "tensor_bf1
           "tensor_up_bf16": TENSOR_SHARED, "tensor_down_bf16": TENSOR_SHARED}
 
 
-def assemble(ptxas, arch):
+def assemble(ptxas, arch, every):
     registers = {}
     for ptx in FILES:
-        if arch >= 80 or ptx != TENSOR:
-            registers |= assemble_one(ptxas, arch, ptx)
+        if arch < 80 if ptx == TENSOR else ptx != MAIN and not every and arch not in FEW_ARCHES:
+            continue
+        registers |= assemble_one(ptxas, arch, ptx)
     return registers
 
 
@@ -92,7 +95,7 @@ def blocks(arch, registers, threads, shared):
 def main():
     ptxas, what = sys.argv[1:]
     with ThreadPoolExecutor(2) as pool:
-        used = dict(zip(ARCHES, pool.map(lambda arch: assemble(ptxas, arch), ARCHES)))
+        used = dict(zip(ARCHES, pool.map(lambda arch: assemble(ptxas, arch, what == "report"), ARCHES)))
     if what == "assemble":
         return
     threads = threads_of()
