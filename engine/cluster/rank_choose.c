@@ -8,17 +8,8 @@
 
 #include "engine/cluster/rank_int.h"
 #include "policy/pager/pager.h"
+#include "policy/place/learn.h"
 #include "vmm/base/error.h"
-
-/* Reading takes what is kept here out of memory's bandwidth and the file's: it has to be faster by
- * this much. */
-#define CLEARLY 0.8
-/* Of a rank, before anything is read instead of asking it: the first calls find it filling its
- * memory. */
-#define SAMPLES_MIN 32
-/* What was not tried in a layer is expected to have become cheaper by this share, so that it is
- * tried again from time to time. */
-#define FORGET 128
 
 /* How much longer the layer is expected to take if `peer` gets these rows, too. */
 static double peer_ns(const struct mp_peer *peer, uint32_t tokens)
@@ -89,10 +80,15 @@ static enum mp_status choose_one(struct mp_rank *rank, const struct mp_assign_fa
 
 /* ---- reading instead */
 
+/* Before a layer has waited for a read: what one took in the background, less the longer none was
+ * tried, so that one will be. */
 double mp_rank_read_ns(const struct mp_rank *rank)
 {
-    return rank->read_ns > 0 ? rank->read_ns
-                             : (double)mp_pager_load_ns(mp_engine_pager(rank->engine));
+    if (rank->read_ns > 0)
+        return rank->read_ns;
+    return (1 - rank->forgotten) * (rank->fill_ns > 0
+                                        ? rank->fill_ns
+                                        : (double)mp_pager_load_ns(mp_engine_pager(rank->engine)));
 }
 
 static double compute_ns(const struct mp_assign_facts *facts, uint32_t i)
@@ -108,7 +104,7 @@ static uint32_t latest_peer(const struct mp_rank *rank)
     uint32_t latest = MP_WHERE_HERE;
 
     for (uint32_t p = 0; p < rank->ranks; p++) {
-        if (rank->peer[p].planned_ns > 0 && rank->peer[p].samples >= SAMPLES_MIN &&
+        if (rank->peer[p].planned_ns > 0 && rank->peer[p].samples >= MP_LEARN_SAMPLES_MIN &&
             (latest == MP_WHERE_HERE || rank->peer[p].planned_ns > rank->peer[latest].planned_ns))
             latest = p;
     }
@@ -135,7 +131,7 @@ static bool take_back(struct mp_rank *rank, const struct mp_assign_facts *facts,
                       double *own_p)
 {
     const double read_ns = mp_rank_read_ns(rank), before = (double)rank->peer[peer].planned_ns;
-    double own = *own_p, left = before, best = CLEARLY * (before > own ? before : own);
+    double own = *own_p, left = before, best = MP_LEARN_CLEARLY * (before > own ? before : own);
     uint32_t taken = 0, keep = 0, i;
 
     while ((i = most_rows(rank, facts, peer)) != UINT32_MAX) {
@@ -163,11 +159,15 @@ static bool take_back(struct mp_rank *rank, const struct mp_assign_facts *facts,
 /* Costs of ways that a layer could have taken and did not. */
 static void forget(struct mp_rank *rank, bool could_read)
 {
-    if (could_read && rank->read_ns > 0)
-        rank->read_ns -= rank->read_ns / FORGET;
+    if (could_read) {
+        mp_learn_forget(&rank->read_ns);
+        rank->forgotten += (1 - rank->forgotten) / MP_LEARN_FORGET;
+    }
     for (uint32_t p = 0; p < rank->ranks; p++) {
-        if (rank->peer[p].planned_ns == 0)
-            rank->peer[p].fixed_ns -= rank->peer[p].fixed_ns / FORGET;
+        if (rank->peer[p].planned_ns > 0)
+            continue;
+        mp_learn_forget(&rank->peer[p].fixed_ns);
+        mp_learn_forget(&rank->peer[p].row_ns);
     }
 }
 

@@ -43,11 +43,6 @@ static double known_or(double value, double other)
     return value > 0 ? value : other;
 }
 
-static double load_s(const struct mp_rank *rank)
-{
-    return known_or(mp_rank_read_ns(rank) / 1e9, UNKNOWN_LOAD_S);
-}
-
 /* The mean of what ranks have measured stands for pairs that nobody has. */
 static double mean_call_s(const struct mp_rank *rank)
 {
@@ -59,6 +54,19 @@ static double mean_call_s(const struct mp_rank *rank)
         count += rank->call_s[pair] > 0;
     }
     return count > 0 ? sum / count : UNKNOWN_CALL_S;
+}
+
+/* The same of reads. */
+static double mean_load_s(const struct mp_rank *rank)
+{
+    double sum = 0;
+    uint32_t count = 0;
+
+    for (uint32_t p = 0; p < rank->ranks; p++) {
+        sum += rank->peer[p].load_s;
+        count += rank->peer[p].load_s > 0;
+    }
+    return count > 0 ? sum / count : UNKNOWN_LOAD_S;
 }
 
 /* What this rank has measured of calls to others, waiting there included. */
@@ -79,7 +87,7 @@ struct numbers {
 
 static void fill_facts(struct mp_rank *rank, struct numbers *n)
 {
-    const double mean_s = mean_call_s(rank);
+    const double mean_s = mean_call_s(rank), read_s = mean_load_s(rank);
     double seconds = 0;
 
     for (uint32_t p = 0; p < rank->ranks; p++) {
@@ -87,7 +95,7 @@ static void fill_facts(struct mp_rank *rank, struct numbers *n)
 
         n->first_device[p + 1] = p + 1;
         n->slots[p] = is_there(rank, p) ? peer->about.slots : 0;
-        n->copy_s[p] = known_or(peer->load_s, UNKNOWN_LOAD_S);
+        n->copy_s[p] = known_or(peer->load_s, read_s);
         n->page_s[p] = peer->about.reads ? n->copy_s[p] : -1;
         seconds = rank->rank_seconds[p] > seconds ? rank->rank_seconds[p] : seconds;
         for (uint32_t q = 0; q < rank->ranks; q++) {
@@ -166,7 +174,7 @@ static void send_stats(struct mp_rank *rank, uint32_t to)
     const struct mp_message_stats seen = {
         .seconds = (double)(mp_rank_now_ns(rank) - rank->stats_ns) / 1e9,
         .steps = rank->steps,
-        .load_s = load_s(rank),
+        .load_s = mp_rank_read_ns(rank) / 1e9,
     };
     struct mp_message_head *head = rank->out;
     struct mp_message_stats *stats = (void *)(head + 1);

@@ -83,8 +83,9 @@ struct mp_rank {
     bool opened, stays_shut; /* of the one that goes on */
     bool welcomes;           /* somebody has come back, and no placement counts with it yet */
 
-    double read_ns; /* how much longer a layer takes for an expert that is read; 0: unknown */
-    uint32_t steps; /* since the last message about what was used */
+    double read_ns;   /* how much longer a layer takes for an expert that is read; 0: unknown */
+    double forgotten; /* share of the guess that stands for it; see mp_rank_read_ns() */
+    uint32_t steps;   /* since the last message about what was used */
 
     /* Of the open layer. */
     uint32_t layer;

@@ -4,12 +4,11 @@
 #include <string.h>
 
 #include "engine/cluster/rank_int.h"
+#include "policy/place/learn.h"
 #include "vmm/base/assert.h"
 #include "vmm/base/error.h"
 #include "vmm/base/log.h"
 
-/* Rows of a call from which on arithmetic and the link show, as in costs.c. */
-#define MANY_ROWS 8
 /* Between two looks at what has come. */
 #define WAIT_NS 50000
 
@@ -138,15 +137,6 @@ static void put_results(struct mp_rank *rank, const struct mp_call *call, const 
     }
 }
 
-/* A running mean that leans to the shorter ones: what takes longer for once, because a rank
- * computes a prompt or fills its memory, says little about later. */
-static void learn(double *value, double sample)
-{
-    const double weight = sample < *value ? 1.0 / 4 : 1.0 / 8;
-
-    *value += *value == 0 ? sample : (sample - *value) * weight;
-}
-
 static void note_call(struct mp_rank *rank, struct mp_peer *peer,
                       const struct mp_message_head *head)
 {
@@ -160,10 +150,7 @@ static void note_call(struct mp_rank *rank, struct mp_peer *peer,
     if (!peer->call.waited && ns > peer->fixed_ns + peer->row_ns * head->rows)
         return; /* nobody looked when it came: own work ended later */
     peer->samples++;
-    if (head->rows < MANY_ROWS)
-        learn(&peer->fixed_ns, ns);
-    else
-        learn(&peer->row_ns, ns > peer->fixed_ns ? (ns - peer->fixed_ns) / head->rows : 0);
+    mp_learn_call(&peer->fixed_ns, &peer->row_ns, ns, head->rows);
 }
 
 /* How much longer the layer's own part took for its reads. */
@@ -171,8 +158,10 @@ static void note_reads(struct mp_rank *rank)
 {
     const double ns = (double)(mp_rank_now_ns(rank) - rank->chosen_ns) - rank->own_ns;
 
-    if (rank->own_reads > 0 && ns > 0)
-        learn(&rank->read_ns, ns / rank->own_reads);
+    if (rank->own_reads == 0 || ns <= 0)
+        return;
+    rank->read_ns = mp_rank_read_ns(rank);
+    mp_learn(&rank->read_ns, ns / rank->own_reads, 1);
 }
 
 void mp_rank_take_reply(struct mp_rank *rank, uint32_t from, const struct mp_message *message)

@@ -5,8 +5,8 @@
 
 /*
  * Other machines that compute experts of a layer: to the step they are one executor, which loads
- * nothing. Rows of the layer's input go out before local experts are computed, and results come
- * back when those are done. The engine does not know how; engine/cluster does.
+ * nothing. Rows of the layer's input go out before local experts are read or computed, and results
+ * come back when those are done. The engine does not know how; engine/cluster does.
  *
  * Results are put where local ones are, by (token, rank), and are added in rank order by the
  * layer's combine. So the bits do not depend on who computed an expert, if the kernels are the

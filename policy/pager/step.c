@@ -164,7 +164,7 @@ static enum mp_status run_open_layer(struct mp_step *step, uint32_t layer, uint3
 {
     const struct mp_step_ops *ops = step->config.ops;
     const bool late = step->config.policies->predict_ops->source == MP_SCORES_PARTIAL;
-    enum mp_status status = mp_step_execute_elsewhere(step, layer);
+    enum mp_status status = mp_step_execute_elsewhere(step, layer, false);
     bool more;
 
     mp_assert(!ops->predicts_beside || ops->ended != NULL);
@@ -270,9 +270,14 @@ enum mp_status mp_step_layer(struct mp_step *step, uint32_t layer, uint32_t toke
         return status;
     step->leaves = may_be_left(step, layer);
 
-    status = mp_pager_begin(step->config.pager, layer, step->needs, step->need_count);
-    if (status != MP_OK)
+    /* An answer takes longer than a read, so other machines are asked first. */
+    status = mp_step_execute_elsewhere(step, layer, true);
+    if (status == MP_OK)
+        status = mp_pager_begin(step->config.pager, layer, step->needs, step->need_count);
+    if (status != MP_OK) {
+        mp_step_drain(step);
         return status;
+    }
     status = run_open_layer(step, layer, tokens);
     if (status != MP_OK) {
         mp_step_drain(step);

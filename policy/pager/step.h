@@ -8,8 +8,8 @@
 /*
  * The step: the order of one MoE layer, over injected operations.
  *
- *     score -> route -> assign -> make ready -> other executors -> (predict, prefetch) -> shared
- *           -> experts -> combine
+ *     score -> route -> assign -> other machines -> make ready -> other executors
+ *           -> (predict, prefetch) -> shared -> experts -> combine
  *
  * An assign policy with `looks_ahead` runs after the first prediction instead of before it. With
  * the source PARTIAL, shared experts and experts that are ready are computed before the prediction.

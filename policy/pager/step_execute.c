@@ -87,11 +87,13 @@ static enum mp_status take_ended(struct mp_step *step)
     return status;
 }
 
-enum mp_status mp_step_execute_elsewhere(struct mp_step *step, uint32_t layer)
+enum mp_status mp_step_execute_elsewhere(struct mp_step *step, uint32_t layer, bool peers)
 {
     uint32_t count = 0;
 
     for (uint32_t x = 0; x < step->costs.executor_count; x++) {
+        if ((step->costs.executors[x].reads == MP_READS_PEER) != peers)
+            continue;
         for (uint32_t i = 0; i < step->need_count; i++) {
             if (step->needs[i].elsewhere && step->executors[i] == x)
                 add_work(step, i * step->slices, &step->work[count++]);

@@ -75,8 +75,9 @@ enum mp_status mp_step_assign(struct mp_step *step, uint32_t layer, uint32_t tok
 enum mp_status mp_step_look_ahead(struct mp_step *step, uint32_t layer,
                                   uint32_t tokens) MP_MUST_CHECK;
 
-/* Begin the work of executors that need no load. */
-enum mp_status mp_step_execute_elsewhere(struct mp_step *step, uint32_t layer) MP_MUST_CHECK;
+/* Begin the work of executors that need no load: of those on other machines, or of those here. */
+enum mp_status mp_step_execute_elsewhere(struct mp_step *step, uint32_t layer,
+                                         bool peers) MP_MUST_CHECK;
 
 /* One round: begin work that is ready, or, with `wait`, block until a read or queued work ends.
  * *more_p: there was progress. */

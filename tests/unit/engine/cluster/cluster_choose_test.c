@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "engine/cluster/rank_int.h"
+#include "policy/place/learn.h"
 #include "tests/support/test.h"
 
 #define EXPERTS 8
@@ -136,11 +137,58 @@ static void ways_that_are_not_taken_are_tried_again(void)
     CHECK(layers > 20 && fabs(w.rank.read_ns - 250) < 3);
 }
 
+/* No layer has waited for a read yet: what one took in the background stands for it, and the less
+ * the longer none was tried. */
+static void a_read_that_was_never_tried_is_tried(void)
+{
+    static const uint32_t holder[EXPERTS] = { 1, 1 }, tokens[EXPERTS] = { 1, 1 };
+    struct world w;
+    uint32_t layers = 0;
+
+    world_init(&w, "united", holder);
+    w.rank.fill_ns = 4000;
+    for (; asked(&w, 2, tokens) == 3; layers++)
+        CHECK(layers < 2000);
+    CHECK(layers > 100 && mp_rank_read_ns(&w.rank) < 420);
+    w.rank.read_ns = 800; /* it has been: the guess is not looked at any more */
+    CHECK_EQ(asked(&w, 2, tokens), 3);
+}
+
+/* A rank that was asked with many rows is not taken for slow for ever. */
+static void rows_become_cheaper_where_nobody_is_asked(void)
+{
+    static const uint32_t holder[EXPERTS] = { 1 }, tokens[EXPERTS] = { 50 };
+    struct world w;
+
+    world_init(&w, "united", holder);
+    w.rank.read_ns = 200;
+    w.peers[1].row_ns = 1000;
+    for (uint32_t layers = 0; layers < 128; layers++)
+        CHECK_EQ(asked(&w, 1, tokens), 0);
+    CHECK(w.peers[1].row_ns < 400);
+}
+
+/* A pause of the machine says little, and little of it is a row's where there are few. */
+static void one_long_call_says_little(void)
+{
+    double fixed = 1000, row = 10, few = 10;
+
+    mp_learn_call(&fixed, &row, 1e6, 1);
+    CHECK(fixed == 1375);
+    fixed = 1000;
+    mp_learn_call(&fixed, &few, 1e6, 8);
+    mp_learn_call(&fixed, &row, 1e6, 64);
+    CHECK(few - 10 > 0 && few - 10 < (row - 10) / 7);
+}
+
 int main(void)
 {
     RUN(a_message_is_compared_with_all_its_reads);
     RUN(what_has_many_rows_is_read);
     RUN(ranks_are_asked_side_by_side);
     RUN(ways_that_are_not_taken_are_tried_again);
+    RUN(a_read_that_was_never_tried_is_tried);
+    RUN(rows_become_cheaper_where_nobody_is_asked);
+    RUN(one_long_call_says_little);
     return 0;
 }
