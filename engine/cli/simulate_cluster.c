@@ -72,6 +72,7 @@ static void put_json(struct compared *c, const char *name, const struct mp_clust
     mp_json_put_f64(json, "busy_share", r->busy_share);
     mp_json_put_u64(json, "sent_bytes", r->sent_bytes);
     mp_json_put_u64(json, "reads", r->reads);
+    mp_json_put_u64(json, "reading_layers", r->reading_layers);
     mp_json_put_u64(json, "redirected", r->moved);
     mp_json_put_u64(json, "migrations", r->migrations);
     mp_json_put_f64(json, "experts_copied", r->copied);

@@ -157,6 +157,29 @@ def measure_reads(config, folder, times, run):
                for one in passes)
 
 
+def measure_overlap(folder, run):
+    """(us, us): what a layer of one token waits longer because it reads at all, and for each expert
+    that it reads. Reads of one layer are on their way together, so that two take less than one and
+    one more. From medians: a mean of so few layers is that of the longest."""
+    took = {}
+    events = read_events(folder / f"timeline.{run}.local.0")
+    demands = [e["ts"] for e in events if e["name"] == "demand"]
+    computed = [e for e in events if e["name"] == "experts"]
+    for layer in (e for e in events if e["name"] == "MoE layer" and e["args"]["tokens"] == 1):
+        within = [e["dur"] for e in computed if layer["ts"] <= e["ts"] < end_of(layer)]
+        reads = sum(layer["ts"] <= ts < end_of(layer) for ts in demands)
+        took.setdefault(reads, []).append(layer["dur"] - sum(within))
+    nothing = statistics.median(took.pop(0, [0]))
+    points = [(n, statistics.median(us) - nothing, len(us)) for n, us in took.items()]
+    weight = sum(w for _, _, w in points)
+    mean_n = sum(n * w for n, _, w in points) / weight
+    mean_us = sum(us * w for _, us, w in points) / weight
+    spread = sum(w * (n - mean_n) ** 2 for n, _, w in points)
+    each = sum(w * (n - mean_n) * us for n, us, w in points) / spread if spread > 0 else 0
+    each = min(max(each, LEAST), mean_us / mean_n)
+    return mean_us - each * mean_n, each
+
+
 def draw_weight(share):
     """k experts are drawn one after the other; one that is chosen with this probability has about
     this weight."""
@@ -217,12 +240,19 @@ def write_files(args, config, cluster, times, shares, calls, processors, own_req
 
 
 def put_load(args, config, times, folder, runs):
-    """What a read takes: those that layers waited for by those that the simulator sees in the same
-    run. So what a rank reads again, because a read took the place of what it keeps, is in."""
-    reads = simulate(args, folder, "local", "simulated_one", runs[0])["local"]["reads"]
+    """What a read takes: what layers waited for by what the simulator sees in the same run, shared
+    among reads and layers that read as measure_overlap() says. So what a rank reads again, because
+    a read took the place of what it keeps, is in."""
+    row = simulate(args, folder, "local", "simulated_one", runs[0])["local"]
     us = statistics.mean(measure_reads(config, folder, times, run) for run in runs)
-    times["load_us"] = max(LEAST, us / max(1, reads))
+    first, each = map(statistics.mean, zip(*(measure_overlap(folder, run) for run in runs)))
+    scale = us / max(LEAST, first * row["reading_layers"] + each * row["reads"])
+    times["load_us"] = max(LEAST, scale * each)
     write_machine(times, folder)
+    for name in ("simulated", "simulated_one"):
+        file = json.loads((folder / name).read_text())
+        (folder / name).write_text(json.dumps(dict(file, read_us=scale * first)))
+    return {"read_us": scale * first}
 
 
 def simulate(args, folder, places, cluster="simulated", requests="requests"):

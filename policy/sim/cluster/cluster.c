@@ -95,6 +95,10 @@ static void take(struct mp_cluster_sim *sim, uint32_t devices, struct mp_arena *
         node->sent = mp_arena_take(arena, servers, sizeof(*node->sent));
         node->asked_ns = mp_arena_take(arena, servers, sizeof(*node->asked_ns));
         node->peers = mp_arena_take(arena, servers, sizeof(*node->peers));
+        node->fixed_ns = mp_arena_take(arena, servers, sizeof(*node->fixed_ns));
+        node->row_ns = mp_arena_take(arena, servers, sizeof(*node->row_ns));
+        node->samples = mp_arena_take(arena, servers, sizeof(*node->samples));
+        node->sent_ns = mp_arena_take(arena, servers, sizeof(*node->sent_ns));
     }
 }
 

@@ -38,6 +38,7 @@ struct mp_cluster {
     double latency_us, call_us;
     double send_us, take_us, serve_us; /* of a device, for a call: asking, the reply, answering */
     double row_us;                     /* of a device, for each row that it sends or gets */
+    double read_us;     /* that a layer waits for what it reads, beside the reads themselves */
     double processors;  /* of one host, whose processes all devices are; 0: of their own */
     double value_bytes; /* of each of a row's values on a link */
     double head_bytes;  /* of each message, beside its rows */
@@ -73,11 +74,12 @@ struct mp_cluster_result {
     double mean_s, p95_s; /* from arrival to the last token */
     double end_s;         /* when the last request was done */
     uint64_t requests;
-    double local_share;    /* of the pairs of token and expert: computed on the user's server */
-    double local_share_2;  /* the same of the second half of each server's requests */
-    double busy_share;     /* of the servers' time: a request is being computed */
-    uint64_t sent_bytes;   /* of rows, there and back */
-    uint64_t reads, moved; /* experts read for one use; requests that were redirected */
+    double local_share;      /* of the pairs of token and expert: computed on the user's server */
+    double local_share_2;    /* the same of the second half of each server's requests */
+    double busy_share;       /* of the servers' time: a request is being computed */
+    uint64_t sent_bytes;     /* of rows, there and back */
+    uint64_t reads, moved;   /* experts read for one use; requests that were redirected */
+    uint64_t reading_layers; /* that read at least one */
     uint32_t migrations;
     double copied;         /* experts that arrived by migration */
     double kept;           /* copies of the final placement */

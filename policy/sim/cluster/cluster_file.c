@@ -44,6 +44,7 @@ static const struct key keys[] = {
     REAL(struct mp_cluster, take_us, 0, 1e7, 0),
     REAL(struct mp_cluster, serve_us, 0, 1e7, 0),
     REAL(struct mp_cluster, row_us, 0, 1e7, 0),
+    REAL(struct mp_cluster, read_us, 0, 1e7, 0),
     WHOLE(struct mp_cluster, processors, 0, MP_CLUSTER_DEVICES_MAX, 0),
     REAL(struct mp_cluster, value_bytes, 0.25, 8, 2),
     REAL(struct mp_cluster, head_bytes, 0, 1e6, 0),

@@ -96,6 +96,15 @@ struct mp_cluster_node {
     uint32_t *peers;    // (servers): peers that are asked
     uint32_t peer_count;
 
+    /* What it has learned as a rank (policy/place/learn.h), and of the open layer: when it was
+     * routed, calls were sent, and what is computed and read here. */
+    double *fixed_ns, *row_ns; // (servers)
+    uint32_t *samples;         // (servers)
+    uint64_t *sent_ns;         // (servers)
+    double read_ns;
+    uint64_t routed_ns, own_ns;
+    uint32_t own_reads, reading;
+
     uint64_t up_free_ns, down_free_ns, read_free_ns;
     bool copying; /* experts come over its link, which leaves rows half of it */
 
@@ -173,6 +182,12 @@ void mp_cluster_begin_layer(struct mp_cluster_sim *sim, uint32_t server);
 /* Handle the events of a layer, ROUTED to READ. */
 void mp_cluster_layer_event(struct mp_cluster_sim *sim, const struct mp_cluster_event *event);
 uint32_t mp_cluster_step_tokens(const struct mp_cluster_sim *sim, uint32_t server);
+
+/* Are servers ranks of this program? Those learn what calls and reads take. */
+static inline bool mp_cluster_as_ranks(const struct mp_cluster_sim *sim)
+{
+    return sim->cluster->rows_once > 0;
+}
 
 /* ---- cluster_facts.c ---- */
 

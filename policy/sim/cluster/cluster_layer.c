@@ -5,13 +5,10 @@
  * message each way; or to the server's first device after the expert was read. The layer ends with
  * the last group.
  */
+#include "policy/place/learn.h"
 #include "policy/sim/cluster/cluster_int.h"
 
 #include "vmm/base/assert.h"
-
-/* As in engine/cluster/rank_choose.c. */
-#define CLEARLY 0.8
-#define SAMPLES_MIN 32
 
 uint32_t mp_cluster_step_tokens(const struct mp_cluster_sim *sim, uint32_t server)
 {
@@ -127,8 +124,9 @@ static void compute_here(struct mp_cluster_sim *sim, uint32_t server, uint32_t d
                          uint32_t tokens)
 {
     struct mp_cluster_node *node = &sim->nodes[server];
-    const uint64_t end = mp_cluster_work(sim, device, expert_ns(sim, server, tokens));
+    const uint64_t ns = expert_ns(sim, server, tokens), end = mp_cluster_work(sim, device, ns);
 
+    node->own_ns += ns;
     node->layer_end_ns = later(node->layer_end_ns, end);
 }
 
@@ -138,28 +136,25 @@ static uint64_t *read_free(struct mp_cluster_sim *sim, uint32_t server)
     return &sim->nodes[sim->cluster->processors > 0 ? 0 : server].read_free_ns;
 }
 
-/* Are servers ranks of this program? Those compare reading with whole messages. */
-static bool as_ranks(const struct mp_cluster_sim *sim)
-{
-    return sim->cluster->rows_once > 0;
-}
-
 static void read_expert(struct mp_cluster_sim *sim, uint32_t server, uint32_t number)
 {
     struct mp_cluster_node *node = &sim->nodes[server];
     const uint64_t ns =
         mp_sim_load_ns(&sim->cluster->servers[server].machine, &sim->cluster->model);
 
-    const uint64_t end = mp_cluster_queue(read_free(sim, server), sim->now_ns, ns);
+    const uint64_t end = mp_cluster_queue(read_free(sim, server), sim->now_ns, ns) +
+                         (uint64_t)(sim->cluster->read_us * 1e3);
     uint64_t *device_free_ns = &sim->device_free_ns[first_device(sim, server)];
 
     /* A rank that waits for a read answers nobody. */
-    if (as_ranks(sim))
+    if (mp_cluster_as_ranks(sim))
         *device_free_ns = later(*device_free_ns, end);
     node->groups[number].read = true;
     node->groups[number].where = server;
     node->groups[number].device = first_device(sim, server);
     node->pending++;
+    node->own_reads = ++node->reading;
+    sim->result->reading_layers += node->own_reads == 1;
     sim->result->reads++;
     mp_cluster_push(sim, end, MP_CLUSTER_READ, server, number);
 }
@@ -184,7 +179,8 @@ static void send_away(struct mp_cluster_sim *sim, uint32_t server, uint32_t numb
             group->device = device;
         }
     }
-    if (ops->pages && sim->page_s[server] >= 0 && (best == UINT64_MAX || !as_ranks(sim))) {
+    if (ops->pages && sim->page_s[server] >= 0 &&
+        (best == UINT64_MAX || !mp_cluster_as_ranks(sim))) {
         const uint64_t loaded =
             later(*read_free(sim, server), sim->now_ns) +
             mp_sim_load_ns(&sim->cluster->servers[server].machine, &sim->cluster->model);
@@ -200,16 +196,49 @@ static void send_away(struct mp_cluster_sim *sim, uint32_t server, uint32_t numb
     ask(sim, server, group);
 }
 
-/* What calls to the peer have taken so far; 0: too few to say. */
-static double call_ns(const struct mp_cluster_sim *sim, uint32_t peer)
+/* What a message to the peer is expected to take; 0: too few were seen to say. */
+static double call_ns(const struct mp_cluster_node *node, uint32_t peer)
 {
-    const struct mp_cluster *cluster = sim->cluster;
-    const struct mp_cluster_node *to = &sim->nodes[peer];
-    const double fixed_us = cluster->send_us + cluster->take_us;
-
-    return to->waits < SAMPLES_MIN
+    return node->samples[peer] < MP_LEARN_SAMPLES_MIN
                ? 0
-               : 2.0 * (double)way_ns(sim) + fixed_us * 1e3 + to->wait_s / to->waits * 1e9;
+               : node->fixed_ns[peer] + node->row_ns[peer] * node->asked[peer];
+}
+
+/* A reply was taken: as engine/cluster/rank_layer.c. Where own work ends later, nobody looked when
+ * it came. */
+static void learn_call(struct mp_cluster_sim *sim, uint32_t server, uint32_t peer, bool waited)
+{
+    struct mp_cluster_node *node = &sim->nodes[server];
+    const double ns = (double)(later(node->layer_end_ns, sim->now_ns) - node->sent_ns[peer]);
+
+    if (!waited && ns > node->fixed_ns[peer] + node->row_ns[peer] * node->asked[peer])
+        return;
+    node->samples[peer]++;
+    mp_learn_call(&node->fixed_ns[peer], &node->row_ns[peer], ns, node->asked[peer]);
+}
+
+/* All that was read is there and computed. */
+static void learn_reads(struct mp_cluster_node *node)
+{
+    const double ns = (double)node->layer_end_ns - (double)node->routed_ns - (double)node->own_ns;
+
+    if (ns > 0)
+        mp_learn(&node->read_ns, ns / node->own_reads, 1);
+}
+
+/* What the layer could have used and did not. */
+static void forget(struct mp_cluster_sim *sim, uint32_t server)
+{
+    struct mp_cluster_node *node = &sim->nodes[server];
+
+    if (node->own_reads == 0 && node->peer_count > 0)
+        mp_learn_forget(&node->read_ns);
+    for (uint32_t p = 0; p < sim->servers; p++) {
+        if (node->asked[p] > 0)
+            continue;
+        mp_learn_forget(&node->fixed_ns[p]);
+        mp_learn_forget(&node->row_ns[p]);
+    }
 }
 
 /* The group that goes to the peer and has most tokens; MP_CLUSTER_NONE: none does. */
@@ -226,22 +255,17 @@ static uint32_t most_tokens(const struct mp_cluster_node *node, uint32_t peer)
 }
 
 /* Groups of the peer are read here instead, those with most tokens first, as far as the layer is
- * expected to end earlier. *own_p: when what is computed here is done; the first read waits for
- * those of others. */
-static bool take_back(struct mp_cluster_sim *sim, uint32_t server, uint32_t peer, uint64_t wait_ns,
-                      double *own_p)
+ * expected to end earlier. *own_p: when what is computed here is done. */
+static bool take_back(struct mp_cluster_sim *sim, uint32_t server, uint32_t peer, double *own_p)
 {
     struct mp_cluster_node *node = &sim->nodes[server];
-    const double load_ns =
-        (double)mp_sim_load_ns(&sim->cluster->servers[server].machine, &sim->cluster->model);
-    const double row_ns = 2 * (double)rows_ns(sim, server, 1);
     double left = (double)node->asked_ns[peer];
-    double best = CLEARLY * (left > *own_p ? left : *own_p), own = *own_p + (double)wait_ns;
+    double best = MP_LEARN_CLEARLY * (left > *own_p ? left : *own_p), own = *own_p;
     uint32_t taken = 0, keep = 0, i;
 
     while ((i = most_tokens(node, peer)) != MP_CLUSTER_NONE) {
-        own += load_ns + (double)expert_ns(sim, server, node->groups[i].tokens);
-        left -= row_ns * node->groups[i].tokens;
+        own += node->read_ns + (double)expert_ns(sim, server, node->groups[i].tokens);
+        left -= node->row_ns[peer] * node->groups[i].tokens;
         node->groups[i].where = server;
         sim->group_of[taken++] = i; /* scratch until rows are numbered */
         if (most_tokens(node, peer) == MP_CLUSTER_NONE)
@@ -271,13 +295,16 @@ static bool take_back(struct mp_cluster_sim *sim, uint32_t server, uint32_t peer
 static void read_instead(struct mp_cluster_sim *sim, uint32_t server)
 {
     struct mp_cluster_node *node = &sim->nodes[server];
-    uint64_t wait_ns = later(*read_free(sim, server), sim->now_ns) - sim->now_ns;
     double own = (double)(node->layer_end_ns - sim->now_ns);
     uint32_t latest, left = 0;
     bool more;
 
+    if (node->read_ns == 0)
+        node->read_ns =
+            sim->cluster->read_us * 1e3 +
+            (double)mp_sim_load_ns(&sim->cluster->servers[server].machine, &sim->cluster->model);
     for (uint32_t i = 0; i < node->peer_count; i++)
-        node->asked_ns[node->peers[i]] = (uint64_t)call_ns(sim, node->peers[i]);
+        node->asked_ns[node->peers[i]] = (uint64_t)call_ns(node, node->peers[i]);
     do {
         latest = MP_CLUSTER_NONE;
         for (uint32_t i = 0; i < node->peer_count; i++) {
@@ -286,8 +313,7 @@ static void read_instead(struct mp_cluster_sim *sim, uint32_t server)
                  node->asked_ns[node->peers[i]] > node->asked_ns[latest]))
                 latest = node->peers[i];
         }
-        more = latest != MP_CLUSTER_NONE && take_back(sim, server, latest, wait_ns, &own);
-        wait_ns = more ? 0 : wait_ns;
+        more = latest != MP_CLUSTER_NONE && take_back(sim, server, latest, &own);
     } while (more);
     for (uint32_t i = 0; i < node->peer_count; i++) {
         if (node->asked[node->peers[i]] > 0)
@@ -350,6 +376,7 @@ static void send_messages(struct mp_cluster_sim *sim, uint32_t server)
         const uint64_t ns = rows_ns(sim, server, node->sent[peer]);
 
         /* The device does this before its own experts. */
+        node->sent_ns[peer] = leave;
         leave += message_ns(sim, sim->cluster->send_us, node->sent[peer]);
         node->layer_end_ns = later(
             node->layer_end_ns, message_work(sim, server, sim->cluster->send_us, node->sent[peer]));
@@ -382,7 +409,8 @@ static void routed(struct mp_cluster_sim *sim, uint32_t server)
                       &node->random, sim->counts, sim->chosen);
     sim->steps[server] += node->layer == 0;
     node->group_count = 0;
-    node->layer_end_ns = sim->now_ns;
+    node->layer_end_ns = node->routed_ns = sim->now_ns;
+    node->own_ns = node->own_reads = 0;
     for (uint32_t e = 0; e < sim->load->experts; e++) {
         const uint32_t id = node->layer * sim->load->experts + e;
         struct mp_cluster_group *group = &node->groups[node->group_count];
@@ -401,8 +429,10 @@ static void routed(struct mp_cluster_sim *sim, uint32_t server)
             send_away(sim, server, node->group_count - 1);
         }
     }
-    if (as_ranks(sim) && sim->config->place->pages && sim->page_s[server] >= 0)
+    if (mp_cluster_as_ranks(sim) && sim->config->place->pages && sim->page_s[server] >= 0) {
         read_instead(sim, server);
+        forget(sim, server);
+    }
     for (uint32_t i = 0; i < node->group_count; i++) {
         sim->group_of[node->groups[i].expert] = i;
         count(sim, server, &node->groups[i], node->groups[i].where == server);
@@ -461,16 +491,22 @@ void mp_cluster_layer_event(struct mp_cluster_sim *sim, const struct mp_cluster_
                         MP_CLUSTER_RETURNED, server, peer);
         break;
     case MP_CLUSTER_RETURNED: receive(sim, server, peer, true); break;
-    case MP_CLUSTER_BACK:
+    case MP_CLUSTER_BACK: {
+        const bool waited = node->reading == 0 && node->layer_end_ns <= sim->now_ns;
+
         node->layer_end_ns =
             later(node->layer_end_ns,
                   message_work(sim, server, sim->cluster->take_us, node->asked[peer]));
+        learn_call(sim, server, peer, waited);
         node->pending--;
         end_if_done(sim, server);
         break;
+    }
     case MP_CLUSTER_READ:
         node->pending--;
         compute_here(sim, server, node->groups[peer].device, node->groups[peer].tokens);
+        if (--node->reading == 0)
+            learn_reads(node);
         end_if_done(sim, server);
         break;
     default: mp_unreachable();

@@ -264,6 +264,39 @@ static void reading_and_asking_are_compared(void)
     mp_cluster_result_fini(&r);
 }
 
+/* Two experts are missing: read one after the other at 11000, and computed at 11110 and so on; the
+ * layer waits 300 longer however many it reads. */
+static void a_layer_that_reads_waits_once_more(void)
+{
+    struct cluster_world w;
+    struct mp_cluster_result plain, longer;
+
+    world_init(&w, 1, 1, 1, 3, 3);
+    plain = run(&w, "local");
+    w.cluster.read_us = 300;
+    longer = run(&w, "local");
+    CHECK(plain.reads == 2 && plain.reading_layers == 1);
+    CHECK(takes_us(longer.mean_s - plain.mean_s, 300));
+    mp_cluster_result_fini(&longer);
+    mp_cluster_result_fini(&plain);
+}
+
+/* A message to the other server takes 2360 us and a read 3000, so that servers that are ranks ask;
+ * what they have not tried for long becomes cheaper, and is tried. */
+static void ranks_try_again_what_they_do_not_do(void)
+{
+    struct cluster_world w;
+    struct mp_cluster_result r;
+
+    world_init(&w, 2, 1, 1, 2, 2);
+    w.cluster.rows_once = 1;
+    w.cluster.gen = 1000;
+    w.servers[0].machine.load_us = w.servers[1].machine.load_us = 3000;
+    r = run(&w, "united");
+    CHECK(r.reads > 0 && r.reads < 400);
+    mp_cluster_result_fini(&r);
+}
+
 static void requests_are_redirected_to_idle_servers(void)
 {
     struct cluster_world w;
@@ -419,6 +452,8 @@ int main(void)
     RUN(requests_arrive_when_they_are_told);
     RUN(tokens_choose_by_shares);
     RUN(reading_and_asking_are_compared);
+    RUN(a_layer_that_reads_waits_once_more);
+    RUN(ranks_try_again_what_they_do_not_do);
     RUN(requests_are_redirected_to_idle_servers);
     RUN(migration_follows_what_is_used);
     RUN(runs_repeat_to_the_last_bit);
