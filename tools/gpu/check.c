@@ -52,6 +52,17 @@ static void need(const struct check *check, enum mp_status status)
     exit(1);
 }
 
+bool check_wants_type(const struct check *check, unsigned type)
+{
+    const struct mp_cuda_type *of = mp_cuda_type(type);
+
+    for (unsigned k = of->first; k < of->end; k++) {
+        if (is_wanted(check, (enum mp_cuda_kernel)k))
+            return true;
+    }
+    return false;
+}
+
 enum mp_status check_open(unsigned ordinal, const char *only, struct check **check_p)
 {
     struct check *check = calloc(1, sizeof(*check));

@@ -20,6 +20,10 @@ struct check;
 /* MP_ERR_UNSUPPORTED: there is no driver. only: name of the one kernel that is launched; NULL: all.
  */
 enum mp_status check_open(unsigned ordinal, const char *only, struct check **check_p) MP_MUST_CHECK;
+
+/* Whether a kernel of this quantised type is launched. */
+bool check_wants_type(const struct check *check, unsigned type);
+
 /* Prints one line per kernel and "N cases, M wrong"; false: a case was wrong, or a kernel had none.
  */
 bool check_report(struct check *check);

@@ -182,6 +182,8 @@ static void quantised(struct check *c, unsigned type, bool few)
 {
     static const uint32_t tokens[] = { 1, 5, 8, 2 };
 
+    if (!check_wants_type(c, type))
+        return;
     for (size_t i = 0; i < (few ? 2 : MP_ARRAY_LEN(tokens)); i++) {
         matmul(c, false, type, few ? 6 : 512, few ? 1280 : 2048, tokens[i], 0);
         matmul(c, false, type, 33, 512, tokens[i], 256);
@@ -412,6 +414,8 @@ static void quantised_experts(struct check *c, unsigned type, bool few)
 {
     static const uint32_t tokens[] = { 1, 3, 12, 8, 40 };
 
+    if (!check_wants_type(c, type))
+        return;
     for (size_t i = 0; i < (few ? 3 : MP_ARRAY_LEN(tokens)); i++) {
         struct list list = { few ? 4 : 16, 2, tokens[i], 256, 512, NULL, NULL };
 
