@@ -79,6 +79,58 @@ static void assign_in_turn(struct mp_policy *policy, const struct mp_assign_fact
 }
 
 /* Experts 0, 1, 2 and 3: the fourth executor gets 0 and 3, cannot have 1, and 2 is the CPU's. */
+static uint64_t reads_when_asked;
+
+static enum mp_status begin_peers(void *ctx, uint32_t layer, const struct mp_expert_work *work,
+                                  uint32_t count)
+{
+    (void)ctx;
+    (void)layer;
+    CHECK_EQ(count, 1);
+    reads_when_asked = fake.world.counters.loads;
+    fake.computed[work->rows.token[0] * K + work->rows.rank[0]]++;
+    return result(&fake, OP_EXPERT);
+}
+
+static void one_elsewhere(struct mp_policy *policy, const struct mp_assign_facts *facts,
+                          uint32_t *executors)
+{
+    (void)policy;
+    for (uint32_t i = 0; i < facts->count; i++)
+        executors[i] = i == 0;
+}
+
+/* Another machine has its rows before any read of the layer has begun; where that fails the layer
+ * does, and nothing was opened. */
+static void other_machines_are_asked_before_reads_begin(void)
+{
+    static const float scores[EXPERTS] = { 0.6f, 0.4f };
+    const struct mp_step_executor executors[] = { fake_executors[0], { .begin = begin_peers } };
+    struct mp_costs costs = { .executor_count = 2,
+                              .executors[1] = { .reads = MP_READS_PEER, .processor = 1 } };
+    struct mp_assign_ops ops;
+
+    fake_costs = &costs;
+    fake_table = executors;
+    open_fake(&demand_only, &all_ops);
+    ops = *fake.world.policies.assign_ops;
+    ops.assign = one_elsewhere;
+    fake.world.policies.assign_ops = &ops;
+    set_scores(scores, 1);
+    fake.fail = OP_EXPERT;
+    CHECK_EQ(run_layer(0), MP_ERR_DEVICE);
+    CHECK_EQ(fake.world.counters.loads, 0);
+    reads_when_asked = 99;
+    memset(fake.computed, 0, sizeof(fake.computed));
+    CHECK_EQ(run_layer(0), MP_OK);
+    CHECK_EQ(reads_when_asked, 0);
+    CHECK_EQ(fake.world.counters.loads, 1);
+    layer_is_closed_and_sound();
+    close_fake();
+    fake_costs = NULL;
+    fake_table = fake_executors;
+}
+
 static void each_executor_gets_its_own_work(void)
 {
     static const float scores[2 * EXPERTS] = { 0.6f, 0.4f, 0, 0, 0, 0, 0.6f, 0.4f };
@@ -494,6 +546,7 @@ int main(void)
     RUN(calls_come_in_order_grouped_by_expert);
     RUN(what_the_device_tier_cannot_take_goes_to_the_cpu);
     RUN(each_executor_gets_its_own_work);
+    RUN(other_machines_are_asked_before_reads_begin);
     RUN(slices_of_an_expert_stand_together);
     RUN(residents_begin_before_a_prediction);
     RUN(what_is_predicted_is_no_victim);
