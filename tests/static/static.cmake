@@ -10,6 +10,8 @@ set_tests_properties(system/tools/without_git PROPERTIES LABELS static)
 add_test(NAME static/make_ptx COMMAND tools/make_ptx --check
     WORKING_DIRECTORY ${PROJECT_SOURCE_DIR})
 set_tests_properties(static/make_ptx PROPERTIES LABELS static SKIP_RETURN_CODE 77)
+add_test(NAME static/make_ptx_full COMMAND tools/make_ptx --verify WORKING_DIRECTORY ${PROJECT_SOURCE_DIR})
+set_tests_properties(static/make_ptx_full PROPERTIES LABELS full SKIP_RETURN_CODE 77)
 add_test(NAME static/ptxas COMMAND tools/make_ptx --assemble WORKING_DIRECTORY ${PROJECT_SOURCE_DIR})
 set_tests_properties(static/ptxas PROPERTIES LABELS static SKIP_RETURN_CODE 77)
 add_test(NAME static/mutation COMMAND python3 tests/mutation/run.py --check ${PROJECT_BINARY_DIR}
