@@ -78,7 +78,6 @@ static void assign_in_turn(struct mp_policy *policy, const struct mp_assign_fact
         executors[i] = i % 3 == 2 ? TEST_CPU : TEST_EXECUTORS;
 }
 
-/* Experts 0, 1, 2 and 3: the fourth executor gets 0 and 3, cannot have 1, and 2 is the CPU's. */
 static uint64_t reads_when_asked;
 
 static enum mp_status begin_peers(void *ctx, uint32_t layer, const struct mp_expert_work *work,
@@ -131,6 +130,7 @@ static void other_machines_are_asked_before_reads_begin(void)
     fake_table = fake_executors;
 }
 
+/* Experts 0, 1, 2 and 3: the fourth executor gets 0 and 3, cannot have 1, and 2 is the CPU's. */
 static void each_executor_gets_its_own_work(void)
 {
     static const float scores[2 * EXPERTS] = { 0.6f, 0.4f, 0, 0, 0, 0, 0.6f, 0.4f };
