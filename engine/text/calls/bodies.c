@@ -162,10 +162,13 @@ enum mp_status mp_calls_append_text(struct mp_calls_buffer *out, struct mp_slice
     return status;
 }
 
+/* jansson takes a 0 behind a number or a word for the end. */
 static enum mp_status append_value(struct mp_calls_buffer *out, struct mp_slice value, bool text)
 {
     const struct mp_slice bare = mp_slice_trim(value);
-    json_t *json = text ? NULL : json_loadb(bare.text, bare.bytes, JSON_DECODE_ANY, NULL);
+    json_t *json = text || memchr(bare.text, '\0', bare.bytes) != NULL
+                       ? NULL
+                       : json_loadb(bare.text, bare.bytes, JSON_DECODE_ANY, NULL);
     enum mp_status status = json != NULL ? mp_calls_append(out, bare.text, bare.bytes)
                                          : mp_calls_append_text(out, value);
 

@@ -240,6 +240,21 @@ static void what_is_known_is_given_at_once(void)
     mp_reply_free(&r);
 }
 
+/* A 0 behind a number makes it a text. */
+static void zeros_are_of_texts(void)
+{
+    static const char call[] = "<tool_call>f\n<arg_key>n</arg_key>\n<arg_value>22\0</arg_value>\n"
+                               "<arg_key>b</arg_key>\n<arg_value>true\0</arg_value>\n</tool_call>";
+    struct mp_reply r;
+
+    mp_reply_begin(&r, mp_calls_find_style("<tool_call> <arg_key>", 21), NULL, false);
+    CHECK_EQ(mp_reply_push(&r, call, sizeof(call) - 1), MP_OK);
+    CHECK_EQ(mp_reply_finish(&r), MP_OK);
+    CHECK_EQ(r.call_count, 1);
+    CHECK_STR(r.calls[0].arguments, "{\"n\": \"22\\u0000\", \"b\": \"true\\u0000\"}");
+    mp_reply_free(&r);
+}
+
 /* More calls than there is room for are text. */
 static void calls_without_room_are_text(void)
 {
@@ -305,6 +320,7 @@ int main(void)
 {
     RUN(every_answer_is_sorted_however_it_is_cut);
     RUN(what_is_known_is_given_at_once);
+    RUN(zeros_are_of_texts);
     RUN(calls_without_room_are_text);
     RUN(prompts_may_begin_thoughts);
     RUN(every_allocation_fails_once);
