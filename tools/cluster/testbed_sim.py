@@ -170,6 +170,8 @@ def measure_overlap(folder, run):
         reads = sum(layer["ts"] <= ts < end_of(layer) for ts in demands)
         took.setdefault(reads, []).append(layer["dur"] - sum(within))
     nothing = statistics.median(took.pop(0, [0]))
+    if not took:
+        return 0, LEAST  # all is kept
     points = [(n, statistics.median(us) - nothing, len(us)) for n, us in took.items()]
     weight = sum(w for _, _, w in points)
     mean_n = sum(n * w for n, _, w in points) / weight
