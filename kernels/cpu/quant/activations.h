@@ -10,24 +10,71 @@ struct chunk {
     float scales[CHUNK_COLS / 32];
 };
 
-struct range {
-    __m256 largest, bad; /* bad: zeros, NaN where a value is not finite */
-};
-
-INLINE void widen_range(struct range *range, const float *x)
+/* The largest magnitudes of each eighth of 32 numbers, as bits, which are ordered as numbers are;
+ * those of what is no finite number are larger than all others. */
+INLINE __m256i magnitudes_32(const float *x)
 {
-    const __m256 a = _mm256_loadu_ps(x);
+    const __m256i sign = _mm256_set1_epi32(INT32_MAX);
+    __m256i largest = _mm256_setzero_si256();
 
-    range->largest = _mm256_max_ps(_mm256_andnot_ps(_mm256_set1_ps(-0.0f), a), range->largest);
-    range->bad = _mm256_add_ps(range->bad, _mm256_mul_ps(a, _mm256_setzero_ps()));
+    UNROLL
+    for (int i = 0; i < 32; i += 8)
+        largest = _mm256_max_epi32(largest, _mm256_and_si256(load_32((const void *)(x + i)), sign));
+    return largest;
 }
 
-INLINE float largest_lane(__m256 a)
+INLINE __m256i largest_or_sum(__m256i a, __m256i b, int sum)
 {
-    __m128 b = _mm_max_ps(_mm256_castps256_ps128(a), _mm256_extractf128_ps(a, 1));
+    return sum ? _mm256_add_epi32(a, b) : _mm256_max_epi32(a, b);
+}
 
-    b = _mm_max_ps(b, _mm_movehl_ps(b, b));
-    return _mm_cvtss_f32(_mm_max_ss(b, _mm_movehdup_ps(b)));
+INLINE __m256i pick(__m256i a, __m256i b, const int order)
+{
+    return _mm256_castps_si256(
+        order == 0 ? _mm256_shuffle_ps(_mm256_castsi256_ps(a), _mm256_castsi256_ps(b), 0x88)
+                   : _mm256_shuffle_ps(_mm256_castsi256_ps(a), _mm256_castsi256_ps(b), 0xdd));
+}
+
+/* Element i: the sum of all of a[i], or the largest. */
+INLINE __m256i fold_8(const __m256i a[8], int sum)
+{
+    __m256i b[4], c[2];
+
+    UNROLL
+    for (int i = 0; i < 4; i++)
+        b[i] = largest_or_sum(_mm256_permute2x128_si256(a[i], a[4 + i], 0x20),
+                              _mm256_permute2x128_si256(a[i], a[4 + i], 0x31), sum);
+    UNROLL
+    for (int i = 0; i < 2; i++)
+        c[i] = largest_or_sum(_mm256_unpacklo_epi64(b[2 * i], b[2 * i + 1]),
+                              _mm256_unpackhi_epi64(b[2 * i], b[2 * i + 1]), sum);
+    return largest_or_sum(pick(c[0], c[1], 0), pick(c[0], c[1], 1), sum);
+}
+
+/* What 8 blocks are multiplied with, from their largest magnitudes, and their scales. */
+INLINE __m256 invert_8(__m256i magnitudes, int half, __m256 *scales)
+{
+    const __m256 largest = _mm256_castsi256_ps(magnitudes), most = _mm256_set1_ps(127);
+    const __m256 one = _mm256_set1_ps(1), zero = _mm256_setzero_ps();
+    const __m256i bad = _mm256_cmpgt_epi32(magnitudes, _mm256_set1_epi32(0x7f7fffff));
+    const __m256 positive = _mm256_cmp_ps(largest, zero, _CMP_GT_OQ);
+    __m256 inverse, scale;
+
+    if (half) {
+        __m256 rounded;
+
+        scale = _mm256_div_ps(largest, most);
+        inverse = _mm256_div_ps(one, scale);
+        rounded = _mm256_cvtph_ps(_mm256_cvtps_ph(scale, _MM_FROUND_TO_NEAREST_INT));
+        scale = _mm256_blendv_ps(scale, rounded, /* else it is too large for 16 bits */
+                                 _mm256_cmp_ps(scale, _mm256_set1_ps(65520), _CMP_LT_OQ));
+    } else {
+        inverse = _mm256_div_ps(most, largest);
+        scale = _mm256_div_ps(one, inverse);
+    }
+    scale = _mm256_and_ps(scale, positive);
+    *scales = _mm256_or_ps(scale, _mm256_castsi256_ps(bad)); /* NaN */
+    return _mm256_and_ps(inverse, positive);
 }
 
 INLINE __m256i round_8(const float *x, __m256 inverse)
@@ -35,25 +82,22 @@ INLINE __m256i round_8(const float *x, __m256 inverse)
     return _mm256_cvtps_epi32(_mm256_mul_ps(_mm256_loadu_ps(x), inverse));
 }
 
-/* As mp_quant_round() of 32 elements, and the sums of both halves. Returns the 32. */
-INLINE __m256i round_32(signed char *q, const float *x, __m256 inverse, int sums[2])
+/* As mp_quant_round() of 32 elements, which are returned. */
+INLINE __m256i round_32(signed char *q, const float *x, __m256 inverse)
 {
     const __m256i order = _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7);
-    __m256i a = _mm256_packs_epi32(round_8(x, inverse), round_8(x + 8, inverse));
+    const __m256i a = _mm256_packs_epi32(round_8(x, inverse), round_8(x + 8, inverse));
     const __m256i b = _mm256_packs_epi32(round_8(x + 16, inverse), round_8(x + 24, inverse));
     const __m256i all = _mm256_permutevar8x32_epi32(_mm256_packs_epi16(a, b), order);
-    __m128i low, high;
 
     _mm256_storeu_si256((void *)q, all);
-    a = _mm256_maddubs_epi16(_mm256_set1_epi8(1), all);
-    a = _mm256_madd_epi16(a, _mm256_set1_epi16(1));
-    low = _mm256_castsi256_si128(a);
-    high = _mm256_extracti128_si256(a, 1);
-    low = _mm_hadd_epi32(low, high);
-    low = _mm_hadd_epi32(low, low);
-    sums[0] = _mm_cvtsi128_si32(low);
-    sums[1] = _mm_extract_epi32(low, 1);
     return all;
+}
+
+/* Sums of 4 elements each. */
+INLINE __m256i sums_of_4(__m256i q)
+{
+    return _mm256_madd_epi16(_mm256_maddubs_epi16(_mm256_set1_epi8(1), q), _mm256_set1_epi16(1));
 }
 
 /* What each 4 of q make too much where elements of weights are stored `offset` too large. */
@@ -63,46 +107,80 @@ INLINE __m256i base_of(__m256i q, int offset)
                              _mm256_set1_epi16(-1));
 }
 
-INLINE float invert(float largest, int half, float *scale_p)
+/* Blocks of 32 from column c on, eight at most. Of those that are missing the scales are 0. */
+INLINE void round_blocks_32(struct chunk *to, const float *x, size_t c, size_t blocks,
+                            enum mp_wtype type)
 {
-    float inverse = 0, scale = 0;
+    _Alignas(32) float inverses[8];
+    __m256i all[8];
+    __m256 scales;
 
-    if (largest > 0 && half) {
-        scale = largest / 127;
-        inverse = 1 / scale;
-        if (scale < 65520) /* else it is too large for 16 bits */
-            scale = _cvtsh_ss(_cvtss_sh(scale, _MM_FROUND_TO_NEAREST_INT));
-    } else if (largest > 0) {
-        inverse = 127 / largest;
-        scale = 1 / inverse;
+    for (size_t b = 0; b < 8; b++)
+        all[b] = b < blocks ? magnitudes_32(x + 32 * b) : _mm256_setzero_si256();
+    _mm256_store_ps(inverses, invert_8(fold_8(all, 0), 1, &scales));
+    _mm256_storeu_ps(to->scales + c / 32, scales);
+    for (size_t b = 0; b < blocks; b++) {
+        const size_t at = c + 32 * b;
+        const __m256i q = round_32(to->q + at, x + 32 * b, _mm256_set1_ps(inverses[b]));
+
+        if (offset_32(type) != 0)
+            _mm256_store_si256((void *)(to->base + at / 4), base_of(q, offset_32(type)));
+        all[b] = sums_of_4(q);
     }
-    *scale_p = scale;
-    return inverse;
+    all[0] = fold_8(all, 1);
+    _mm_storeu_si128(
+        (void *)(to->sums + c / 32),
+        _mm_packs_epi32(_mm256_castsi256_si128(all[0]), _mm256_extracti128_si256(all[0], 1)));
 }
 
-INLINE void round_chunk(struct chunk *to, const float *x, size_t cols, enum mp_wtype type)
+/* A block of 256. */
+INLINE void round_block_k(struct chunk *to, const float *x, size_t c)
 {
-    const size_t block = block_elements(type);
+    __m256i all[8], largest = _mm256_setzero_si256();
+    __m256 inverse, scales;
 
-    for (size_t i = 0; i < cols; i += block) {
-        struct range range = { _mm256_setzero_ps(), _mm256_setzero_ps() };
-        float inverse, scale;
+    for (int b = 0; b < 8; b++)
+        largest = _mm256_max_epi32(largest, magnitudes_32(x + 32 * (size_t)b));
+    largest = _mm256_max_epi32(largest, _mm256_permute2x128_si256(largest, largest, 1));
+    largest = _mm256_max_epi32(largest, _mm256_shuffle_epi32(largest, 0x4e));
+    largest = _mm256_max_epi32(largest, _mm256_shuffle_epi32(largest, 0xb1));
+    inverse = invert_8(largest, 0, &scales);
+    to->scales[c / 256] = _mm256_cvtss_f32(scales);
+    for (size_t b = 0; b < 8; b++)
+        all[b] = sums_of_4(round_32(to->q + c + 32 * b, x + 32 * b, inverse));
+    UNROLL
+    for (int b = 0; b < 8; b += 4)
+        all[b] = _mm256_hadd_epi32(_mm256_hadd_epi32(all[b], all[b + 1]),
+                                   _mm256_hadd_epi32(all[b + 2], all[b + 3]));
+    _mm256_storeu_si256((void *)(to->sums + c / 16), _mm256_packs_epi32(all[0], all[4]));
+}
 
-        for (size_t j = 0; j < block; j += 8)
-            widen_range(&range, x + i + j);
-        inverse = invert(largest_lane(range.largest), is_block_32(type), &scale);
-        to->scales[i / block] = scale + add_lanes(range.bad);
-        for (size_t j = i; j < i + block; j += 32) {
-            int sums[2];
-            const __m256i q = round_32(to->q + j, x + j, _mm256_set1_ps(inverse), sums);
+/* Asks for the 256 columns that stand `ahead` bytes behind x: rows of activations are too short for
+ * hardware to see what comes next. */
+INLINE void fetch_ahead(const float *x, size_t ahead)
+{
+    const uintptr_t at = (uintptr_t)x + ahead;
 
-            if (is_block_32(type)) {
-                _mm256_store_si256((void *)(to->base + j / 4), base_of(q, offset_32(type)));
-                to->sums[j / 32] = (int16_t)(sums[0] + sums[1]);
-                continue;
-            }
-            to->sums[i / 16 + (j - i) / 32] = (int16_t)sums[0];
-            to->sums[i / 16 + 8 + (j - i) / 32] = (int16_t)sums[1];
-        }
+    UNROLL
+    for (size_t i = 0; i < 256 * sizeof(*x); i += 64)
+        _mm_prefetch((const void *)(at + i), _MM_HINT_T0);
+}
+
+/* A function of its own: there are many types. What the next call rounds is `apart` numbers on. */
+static __attribute__((noinline)) void round_chunk(struct chunk *to, const float *x, size_t apart,
+                                                  size_t cols, enum mp_wtype type)
+{
+    const size_t ahead = apart * sizeof(*x);
+    size_t c = 0;
+
+    for (; !is_block_32(type) && c < cols; c += 256) {
+        fetch_ahead(x + c, ahead);
+        round_block_k(to, x + c, c);
     }
+    for (; c + 256 <= cols; c += 256) {
+        fetch_ahead(x + c, ahead);
+        round_blocks_32(to, x + c, c, 8, type);
+    }
+    if (c < cols)
+        round_blocks_32(to, x + c, c, (cols - c) / 32, type);
 }

@@ -90,4 +90,20 @@ INLINE float add_lanes(__m256 a)
     return _mm_cvtss_f32(_mm_add_ss(b, _mm_movehdup_ps(b)));
 }
 
+/* add_lanes() of each of 8, by the same additions. */
+INLINE __m256 add_lanes_of_8(const __m256 a[8])
+{
+    __m256 b[4], c[2];
+
+    UNROLL
+    for (int i = 0; i < 4; i++)
+        b[i] = _mm256_add_ps(_mm256_permute2f128_ps(a[i], a[4 + i], 0x20),
+                             _mm256_permute2f128_ps(a[i], a[4 + i], 0x31));
+    UNROLL
+    for (int i = 0; i < 2; i++)
+        c[i] = _mm256_add_ps(_mm256_shuffle_ps(b[2 * i], b[2 * i + 1], 0x44),
+                             _mm256_shuffle_ps(b[2 * i], b[2 * i + 1], 0xee));
+    return _mm256_add_ps(_mm256_shuffle_ps(c[0], c[1], 0x88), _mm256_shuffle_ps(c[0], c[1], 0xdd));
+}
+
 #include "kernels/cpu/quant/activations.h"

@@ -64,6 +64,7 @@ TILE void fetch(const unsigned char *w, size_t apart_bytes, size_t ahead, size_t
 
 TILE void part(const struct part *p, enum mp_wtype type, int rows, int tokens)
 {
+    _Alignas(32) float sums[TILE_SUMS_MAX];
     __m256 acc[TILE_SUMS_MAX];
 
     UNROLL
@@ -73,12 +74,18 @@ TILE void part(const struct part *p, enum mp_wtype type, int rows, int tokens)
         add_part_32(acc, p, type, rows, tokens);
     else
         add_part_k(acc, p, type, rows, tokens);
+    if (rows * tokens == 8) {
+        _mm256_store_ps(sums, add_lanes_of_8(acc));
+    } else {
+        UNROLL
+        for (int i = 0; i < rows * tokens; i++)
+            sums[i] = add_lanes(acc[i]);
+    }
     UNROLL
     for (int i = 0; i < rows * tokens; i++) {
         float *to = p->y + (size_t)(i % tokens) * p->y_stride + (size_t)(i / tokens) * p->y_apart;
-        const float sum = add_lanes(acc[i]);
 
-        *to = p->add ? *to + sum : sum;
+        *to = p->add ? *to + sums[i] : sums[i];
     }
 }
 
@@ -199,6 +206,7 @@ static void multiply(const struct mp_quant_product *p, const struct parts *parts
                 for (size_t t = 0; t < q.tokens; t++)
                     round_chunk(&x[i / CHUNK_COLS * q.tokens + t],
                                 p->x + (q.t + t) * p->x_stride + q.c + i,
+                                q.tokens == 1 ? CHUNK_COLS : p->x_stride,
                                 min_size(q.cols - i, CHUNK_COLS), parts->type);
             }
             multiply_panel(p, &q, parts);
