@@ -10,6 +10,7 @@
 
 #include "engine/cli/bench_cluster_int.h"
 #include "engine/cli/commands.h"
+#include "policy/record/trace.h"
 #include "vmm/base/error.h"
 #include "vmm/base/log.h"
 
@@ -67,6 +68,14 @@ static enum mp_status on_logits(void *ctx, uint32_t sequence, uint32_t step, con
     return MP_OK;
 }
 
+static void on_step(void *ctx, uint32_t step, const struct mp_batch *batch)
+{
+    struct mp_bench_cluster *bench = ctx;
+
+    bench->trace.step = step;
+    bench->trace.batch = batch;
+}
+
 static enum mp_status run_request(struct mp_bench_cluster *bench, uint32_t number)
 {
     const struct mp_request *request = &bench->requests.list[number];
@@ -79,6 +88,7 @@ static enum mp_status run_request(struct mp_bench_cluster *bench, uint32_t numbe
         .ignore_eos = true,
         .clock = bench->clock,
         .on_logits = on_logits,
+        .on_step = on_step,
         .ctx = bench,
     };
     struct mp_output output = { 0 };
@@ -241,6 +251,8 @@ static enum mp_status run(struct mp_bench_cluster *bench)
         .timeline = bench->timeline,
         .clock = bench->clock,
         .cancel = &mp_interrupted,
+        .routed = bench->args->trace != NULL ? mp_trace_sink_routed : NULL,
+        .routed_ctx = &bench->trace,
     };
     struct mp_rank_report report;
     enum mp_status status = mp_session_open(bench->settings, &config, &bench->session);
@@ -248,7 +260,11 @@ static enum mp_status run(struct mp_bench_cluster *bench)
     if (status == MP_OK)
         status = mp_rank_join(bench->c.rank, bench->session.engine);
     if (status == MP_OK)
+        status = mp_trace_sink_open(&bench->trace, bench->args, &bench->session);
+    if (status == MP_OK)
         status = run_requests(bench);
+    if (status == MP_OK)
+        status = mp_trace_sink_close(&bench->trace);
     if (status == MP_OK && bench->args->timeline != NULL)
         status = mp_timeline_write(bench->timeline, bench->args->timeline);
     if (status != MP_OK)
@@ -267,12 +283,23 @@ static enum mp_status check_flags(struct mp_bench_cluster *bench)
 
     if (args->requests == NULL || args->cluster == NULL)
         return mp_fail(MP_ERR_CONFIG, "E_USAGE", "--cluster and --requests need each other");
-    if (args->trace != NULL || args->decision_log != NULL || args->logits_out != NULL ||
-        args->tokens_file != NULL || args->from_trace != NULL)
+    if (args->decision_log != NULL || args->logits_out != NULL || args->tokens_file != NULL ||
+        args->from_trace != NULL)
         return mp_fail(MP_ERR_CONFIG, "E_USAGE",
-                       "--cluster does not go with --trace, --decision-log, --logits-out, "
-                       "--tokens-file and --from-trace");
+                       "--cluster does not go with --decision-log, --logits-out, --tokens-file and "
+                       "--from-trace");
     return mp_require_model(args);
+}
+
+/* One rank runs all requests in the order of the file, so that a reader knows whose each is. */
+static enum mp_status check_trace(const struct mp_bench_cluster *bench)
+{
+    if (bench->args->trace != NULL && bench->c.transport->ranks != 1)
+        return mp_fail(MP_ERR_CONFIG, "E_USAGE",
+                       "--trace with --cluster needs a single rank, which runs all requests; there "
+                       "are %u",
+                       bench->c.transport->ranks);
+    return MP_OK;
 }
 
 enum mp_status mp_bench_cluster(const struct mp_args *args, const struct mp_settings *settings)
@@ -289,9 +316,12 @@ enum mp_status mp_bench_cluster(const struct mp_args *args, const struct mp_sett
     if (status == MP_OK)
         status = mp_cluster_rank_open(args, settings, &bench.c);
     if (status == MP_OK)
+        status = check_trace(&bench);
+    if (status == MP_OK)
         status = read_files(&bench);
     if (status == MP_OK)
         status = run(&bench);
+    mp_trace_abandon(bench.trace.writer);
     mp_session_close(&bench.session);
     mp_timeline_destroy(bench.timeline);
     free(bench.runs);

@@ -1,8 +1,9 @@
 #ifndef MP_BENCH_CLUSTER_INT_H
 #define MP_BENCH_CLUSTER_INT_H
 
-#include "engine/cli/requests.h"
 #include "engine/cli/cluster_rank.h"
+#include "engine/cli/commands.h"
+#include "engine/cli/requests.h"
 #include "engine/session/session.h"
 
 /*
@@ -13,6 +14,7 @@ struct mp_bench_cluster {
     const struct mp_settings *settings;
     struct mp_clock *clock;
     struct mp_timeline *timeline;
+    struct mp_trace_sink trace;
     struct mp_cluster_rank c;
     struct mp_requests requests;
     struct mp_session session;

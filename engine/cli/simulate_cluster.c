@@ -17,7 +17,9 @@
 struct compared {
     const struct mp_args *args;
     struct mp_cluster cluster;
-    double *arrivals; // (servers, requests); NULL: drawn
+    double *arrivals;                  // (servers, requests); NULL: drawn
+    uint32_t *number;                  // (servers, requests): of each among all
+    struct mp_cluster_routing routing; /* of --from-trace */
     uint64_t seed;
     struct mp_json_out json;
     bool begun;
@@ -39,8 +41,9 @@ static void put_begin(struct compared *c)
     c->begun = true;
     if (!c->args->json) {
         printf("simulated: %s on %" PRIu32 " servers with %" PRIu32
-               " devices, workload synthetic, seed %" PRIu64 "%s%s\n",
-               c->cluster.model.name, c->cluster.server_count, devices(&c->cluster), c->seed,
+               " devices, workload %s, seed %" PRIu64 "%s%s\n",
+               c->cluster.model.name, c->cluster.server_count, devices(&c->cluster),
+               c->args->from_trace != NULL ? "recorded" : "synthetic", c->seed,
                changes[0] != '\0' ? ", changed: " : "", changes);
         printf("%-11s %9s %9s %7s %9s %6s %9s %9s %8s %6s\n", "place", "mean s", "p95 s", "local %",
                "2nd half%", "busy %", "sent MB", "reads", "copies", "moves");
@@ -67,12 +70,14 @@ static void put_json(struct compared *c, const char *name, const struct mp_clust
     mp_json_put_f64(json, "p95_s", r->p95_s);
     mp_json_put_f64(json, "end_s", r->end_s);
     mp_json_put_u64(json, "requests", r->requests);
+    mp_json_put_u64(json, "chosen", r->chosen);
     mp_json_put_f64(json, "local_share", r->local_share);
     mp_json_put_f64(json, "local_share_second_half", r->local_share_2);
     mp_json_put_f64(json, "busy_share", r->busy_share);
     mp_json_put_u64(json, "sent_bytes", r->sent_bytes);
     mp_json_put_u64(json, "reads", r->reads);
     mp_json_put_u64(json, "reading_layers", r->reading_layers);
+    mp_json_put_u64(json, "filled", r->filled);
     mp_json_put_u64(json, "redirected", r->moved);
     mp_json_put_u64(json, "migrations", r->migrations);
     mp_json_put_f64(json, "experts_copied", r->copied);
@@ -90,7 +95,10 @@ static enum mp_status run_one(struct compared *c, const struct mp_place_ops *ops
                                               .place = ops,
                                               .seed = c->seed,
                                               .cancel = &mp_interrupted,
-                                              .arrivals = c->arrivals };
+                                              .arrivals = c->arrivals,
+                                              .routing =
+                                                  c->args->from_trace != NULL ? &c->routing : NULL,
+                                              .recorded = c->number };
     struct mp_cluster_result r;
     enum mp_status status = mp_cluster_run(&config, &r);
 
@@ -152,13 +160,16 @@ static enum mp_status take_arrivals(struct compared *c, const struct mp_requests
     enum mp_status status = MP_OK;
 
     c->arrivals = calloc(servers * each, sizeof(*c->arrivals));
-    if (count == NULL || c->arrivals == NULL)
+    c->number = calloc(servers * each, sizeof(*c->number));
+    if (count == NULL || c->arrivals == NULL || c->number == NULL)
         status = mp_fail_no_memory("arrivals", servers * each * sizeof(*c->arrivals));
     for (uint32_t i = 0; i < requests->count && status == MP_OK; i++) {
         const uint32_t server = requests->list[i].server;
 
-        if (count[server] < each)
+        if (count[server] < each) {
             c->arrivals[server * each + count[server]] = requests->list[i].arrival_s;
+            c->number[server * each + count[server]] = i;
+        }
         count[server]++;
     }
     for (size_t n = 0; n < servers && status == MP_OK; n++) {
@@ -168,6 +179,17 @@ static enum mp_status take_arrivals(struct compared *c, const struct mp_requests
                              c->args->requests, count[n], n, c->args->cluster, each);
     }
     free(count);
+    return status;
+}
+
+/* What the tokens of these requests chose, the first request's first. */
+static enum mp_status read_routing(struct compared *c, uint32_t requests)
+{
+    enum mp_status status = mp_cluster_routing_read(c->args->from_trace, &c->routing);
+
+    if (status == MP_OK && c->routing.requests != requests)
+        status = mp_fail(MP_ERR_CONFIG, "E_REQUESTS", "'%s' has %u requests, '%s' has %u",
+                         c->args->from_trace, c->routing.requests, c->args->requests, requests);
     return status;
 }
 
@@ -183,25 +205,29 @@ static enum mp_status read_requests(struct compared *c)
     free(text);
     if (status == MP_OK)
         status = take_arrivals(c, &requests);
+    if (status == MP_OK && c->args->from_trace != NULL)
+        status = read_routing(c, requests.count);
     mp_requests_free(&requests);
     return status;
 }
 
 static enum mp_status check_args(const struct mp_args *args)
 {
-    const char *other = args->machine != NULL      ? "machine"
-                        : args->model != NULL      ? "model"
-                        : args->profiles != NULL   ? "profile"
-                        : args->batches != NULL    ? "batches"
-                        : args->from_trace != NULL ? "from-trace"
-                        : args->timeline != NULL   ? "timeline"
-                                                   : NULL;
+    const char *other = args->machine != NULL    ? "machine"
+                        : args->model != NULL    ? "model"
+                        : args->profiles != NULL ? "profile"
+                        : args->batches != NULL  ? "batches"
+                        : args->timeline != NULL ? "timeline"
+                                                 : NULL;
 
     if (other != NULL)
         return mp_fail(MP_ERR_CONFIG, "E_USAGE",
                        "--%s and --cluster exclude each other: the cluster's file has all that a "
                        "run needs",
                        other);
+    if (args->from_trace != NULL && args->requests == NULL)
+        return mp_fail(MP_ERR_CONFIG, "E_USAGE",
+                       "--from-trace with --cluster needs --requests, which says whose they are");
     return MP_OK;
 }
 
@@ -220,6 +246,8 @@ enum mp_status mp_simulate_cluster(const struct mp_args *args, const struct mp_s
         status = read_requests(&c);
     if (status == MP_OK)
         status = run_all(&c, true);
+    mp_cluster_routing_fini(&c.routing);
+    free(c.number);
     free(c.arrivals);
     mp_cluster_fini(&c.cluster);
     if (c.begun && args->json) { /* also after an interruption: with the rows that are complete */

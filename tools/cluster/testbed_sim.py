@@ -3,22 +3,15 @@
 All times are those of ranks on the bed, from the timelines of short runs in which one server's users
 ask and the other servers are idle: with calls (uniform, before and after each placement, as a machine
 does not always take the same time) what a layer, an expert and a message take, with reads (local) what
-a read adds. Which experts each server's users choose is from a trace.
+a read adds. Which experts each token chooses is from a trace of the run of one process.
 """
 import json
-import math
 import statistics
 import subprocess
 
 LEAST = 0.001  # us: keys that must not be 0
 HEAD_BYTES = 48
 GROUP_BYTES = 12  # an expert's number and rows, and the number of a row
-
-
-def bench(args, *more):
-    words = [str(args.program), "bench", "--model", args.model, "--threads", "1", "--json",
-             "--profile", "lru", *map(str, more)]
-    return json.loads(subprocess.run(words, capture_output=True, text=True, check=True).stdout)
 
 
 def read_events(path):
@@ -179,36 +172,23 @@ def measure_overlap(folder, run):
     spread = sum(w * (n - mean_n) ** 2 for n, _, w in points)
     each = sum(w * (n - mean_n) * us for n, us, w in points) / spread if spread > 0 else 0
     each = min(max(each, LEAST), mean_us / mean_n)
-    return mean_us - each * mean_n, each
+    return max(0, mean_us - each * mean_n), each
 
 
-def draw_weight(share):
-    """k experts are drawn one after the other; one that is chosen with this probability has about
-    this weight."""
-    return -math.log(1 - min(share, 0.999)) + 1e-6
-
-
-def measure_shares(args, config, requests, servers, folder):
-    """[2 * servers][layers][experts]: what texts of each server choose, before and after a shift."""
-    layers, experts = config["num_hidden_layers"], config["num_experts"]
-    domains = []
-    for server in range(servers):
-        tokens = []
-        for number, words in enumerate(w for w in requests if int(w[0]) == server):
-            if args.shift == 0 or number < args.shift:
-                tokens += words[3:]
-        tokens = tokens[:1024]
-        (folder / "text").write_text(" ".join(tokens))
-        bench(args, "--prompt-tokens", len(tokens) - 1, "--gen-tokens", 1, "--repeat", 1, "--ctx",
-              len(tokens) + 8, "--tokens-file", folder / "text", "--budget", "all", "--trace",
-              folder / "trace")
-        count = [[0] * experts for _ in range(layers)]
-        for line in (folder / "trace").read_text().splitlines():
-            words = line.split()
-            for word in words[4:] if words[0] != "#" else ():
-                count[int(words[1])][int(word.split(":")[0])] += 1
-        domains.append([[draw_weight(n / len(tokens)) for n in layer] for layer in count])
-    return domains + domains[1:] + domains[:1]
+def write_own_trace(folder, count):
+    """Of the trace of all requests, those of the first `count` of server 0's users."""
+    servers = [line.split()[0] for line in (folder / "requests").read_text().splitlines()]
+    lines, request, left = [], -1, count
+    for line in (folder / "trace").read_text().splitlines():
+        if line.startswith("#"):
+            lines.append(line)
+            continue
+        if line.startswith("0 0 0 0 "):  # step, layer, sequence, position
+            request += 1
+            left -= servers[request] == "0"
+        if servers[request] == "0" and left >= 0:
+            lines.append(line)
+    (folder / "own_trace").write_text("\n".join(lines) + "\n")
 
 
 def write_machine(times, folder):
@@ -217,7 +197,7 @@ def write_machine(times, folder):
     (folder / "bed.machine").write_text("".join(f"{k} {v:.6f}\n" for k, v in machine.items()))
 
 
-def write_files(args, config, cluster, times, shares, calls, processors, own_requests, folder):
+def write_files(args, config, cluster, times, calls, processors, own_requests, folder):
     """The cluster file of the ranks, with a model and a machine that have the measured times."""
     each = 3 * config["hidden_size"] * config["moe_intermediate_size"] * 2
     model = {"layers": config["num_hidden_layers"], "experts": config["num_experts"],
@@ -235,7 +215,7 @@ def write_files(args, config, cluster, times, shares, calls, processors, own_req
     file = dict(cluster, servers=servers)
     file.update(model=f"{folder}/bed.model", requests=args.requests, latency_us=0, **calls,
                    processors=processors, value_bytes=4, head_bytes=HEAD_BYTES + GROUP_BYTES,
-                   rows_once=1, shares=shares, known=-1, shift_after=args.shift)
+                   rows_once=1, known=-1)
     (folder / "simulated").write_text(json.dumps(file))
     file.update(servers=servers[:1], requests=own_requests)
     (folder / "simulated_one").write_text(json.dumps(file))
@@ -245,7 +225,7 @@ def put_load(args, config, times, folder, runs):
     """What a read takes: what layers waited for by what the simulator sees in the same run, shared
     among reads and layers that read as measure_overlap() says. So what a rank reads again, because
     a read took the place of what it keeps, is in."""
-    row = simulate(args, folder, "local", "simulated_one", runs[0])["local"]
+    row = simulate(args, folder, "local", "simulated_one", runs[0], "own_trace")["local"]
     us = statistics.mean(measure_reads(config, folder, times, run) for run in runs)
     first, each = map(statistics.mean, zip(*(measure_overlap(folder, run) for run in runs)))
     scale = us / max(LEAST, first * row["reading_layers"] + each * row["reads"])
@@ -257,10 +237,10 @@ def put_load(args, config, times, folder, runs):
     return {"read_us": scale * first}
 
 
-def simulate(args, folder, places, cluster="simulated", requests="requests"):
+def simulate(args, folder, places, cluster="simulated", requests="requests", trace="trace"):
     done = subprocess.run([str(args.program), "simulate", "--json", "--cluster",
-                           f"{folder}/{cluster}", "--requests", f"{folder}/{requests}", "--place",
-                           places], capture_output=True, text=True)
+                           f"{folder}/{cluster}", "--requests", f"{folder}/{requests}", "--from-trace",
+                           f"{folder}/{trace}", "--place", places], capture_output=True, text=True)
     if done.returncode != 0:
         raise OSError(f"simulate: {done.stderr.strip()}")
     return {row["place"]: row for row in json.loads(done.stdout)["rows"]}

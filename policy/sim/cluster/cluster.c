@@ -74,16 +74,21 @@ static void take(struct mp_cluster_sim *sim, uint32_t devices, struct mp_arena *
     sim->token_s = mp_arena_take(arena, servers * servers, sizeof(*sim->token_s));
     sim->page_s = mp_arena_take(arena, servers, sizeof(*sim->page_s));
     sim->copy_s = mp_arena_take(arena, servers, sizeof(*sim->copy_s));
+    sim->new_tokens = mp_arena_take(arena, all, sizeof(*sim->new_tokens));
+    sim->new_calls = mp_arena_take(arena, all, sizeof(*sim->new_calls));
+    sim->new_steps = mp_arena_take(arena, servers, sizeof(*sim->new_steps));
+    sim->seconds = mp_arena_take(arena, servers, sizeof(*sim->seconds));
     sim->holders = mp_arena_take(arena, all, sizeof(*sim->holders));
     sim->first_holder = mp_arena_take(arena, sim->ids + 1u, sizeof(*sim->first_holder));
     sim->counts = mp_arena_take(arena, experts, sizeof(*sim->counts));
     sim->group_of = mp_arena_take(arena, experts, sizeof(*sim->group_of));
-    sim->chosen = mp_arena_take(arena, MP_CLUSTER_SAMPLE, sim->load->top_k * sizeof(*sim->chosen));
+    sim->drawn = mp_arena_take(arena, MP_CLUSTER_SAMPLE, sim->load->top_k * sizeof(*sim->drawn));
     sim->arrived_ns = mp_arena_take(arena, requests, sizeof(*sim->arrived_ns));
     sim->done_ns = mp_arena_take(arena, requests, sizeof(*sim->done_ns));
     sim->next = mp_arena_take(arena, requests, sizeof(*sim->next));
-    /* Of a server at once: its next request, its layer, and one event for each group. */
-    sim->events_max = (uint32_t)(servers * (experts + 2) + 2);
+    /* Of a server at once: its next request, its layer, what it fills, and one event for each
+     * group. */
+    sim->events_max = (uint32_t)(servers * (experts + 3) + 2);
     sim->heap = mp_arena_take(arena, sim->events_max, sizeof(*sim->heap));
     sim->spans = mp_arena_take(arena, mp_cluster_spans_max(sim, devices), sizeof(*sim->spans));
     sim->nodes = mp_arena_take(arena, servers, sizeof(*sim->nodes));
@@ -99,6 +104,11 @@ static void take(struct mp_cluster_sim *sim, uint32_t devices, struct mp_arena *
         node->row_ns = mp_arena_take(arena, servers, sizeof(*node->row_ns));
         node->samples = mp_arena_take(arena, servers, sizeof(*node->samples));
         node->sent_ns = mp_arena_take(arena, servers, sizeof(*node->sent_ns));
+        if (!mp_cluster_as_ranks(sim))
+            continue;
+        node->here_ns = mp_arena_take(arena, sim->ids, sizeof(*node->here_ns));
+        node->used = mp_arena_take(arena, sim->ids, sizeof(*node->used));
+        node->ahead = mp_arena_take(arena, sim->ids, sizeof(*node->ahead));
     }
 }
 
@@ -152,6 +162,28 @@ static void arrive_next(struct mp_cluster_sim *sim, uint32_t server)
     mp_cluster_push(sim, at_ns > sim->now_ns ? at_ns : sim->now_ns, MP_CLUSTER_ARRIVE, server, 0);
 }
 
+/* The step's tokens, if they were recorded. */
+static void find_batch(const struct mp_cluster_sim *sim, struct mp_cluster_node *node)
+{
+    const struct mp_cluster_routing *routing = sim->config->routing;
+
+    if (routing != NULL)
+        node->batch =
+            &routing
+                 ->batch[routing->first_batch[sim->config->recorded[node->request]] + node->step];
+}
+
+static uint32_t steps_of(const struct mp_cluster_sim *sim, uint32_t request)
+{
+    const struct mp_cluster_routing *routing = sim->config->routing;
+    const uint32_t *first;
+
+    if (routing == NULL)
+        return (uint32_t)sim->cluster->gen;
+    first = routing->first_batch + sim->config->recorded[request];
+    return first[1] - first[0];
+}
+
 static void begin_request(struct mp_cluster_sim *sim, uint32_t server, uint32_t request)
 {
     struct mp_cluster_node *node = &sim->nodes[server];
@@ -163,14 +195,29 @@ static void begin_request(struct mp_cluster_sim *sim, uint32_t server, uint32_t 
     node->domain = sim->cluster->servers[from].domain + (shifted ? sim->load->domains : 0);
     node->random = mp_policy_mix(sim->config->seed ^ mp_policy_mix(request + 1000000007u));
     node->step = node->layer = 0;
+    node->steps = steps_of(sim, request);
+    find_batch(sim, node);
     node->busy_ns -= sim->now_ns; /* the end is added */
     mp_cluster_begin_layer(sim, server);
 }
 
-/* Where the request waits least: as many before it as possible are few; its own server if equal. */
+static bool is_idle(const struct mp_cluster_node *node)
+{
+    return node->request == MP_CLUSTER_NONE && node->waiting == 0;
+}
+
+/* Where the request waits least: as many before it as possible are few; its own server if equal. A
+ * rank keeps it until another one has nothing to do. */
 static uint32_t place_to_wait(const struct mp_cluster_sim *sim, uint32_t server)
 {
     uint32_t best = server;
+
+    for (uint32_t n = 0; sim->config->place->redirects && mp_cluster_as_ranks(sim); n++) {
+        if (n == sim->servers || is_idle(&sim->nodes[server]))
+            return server;
+        if (is_idle(&sim->nodes[n]))
+            return n;
+    }
 
     for (uint32_t n = 0; sim->config->place->redirects && n < sim->servers; n++) {
         const struct mp_cluster_node *node = &sim->nodes[n], *to = &sim->nodes[best];
@@ -203,6 +250,35 @@ static void arrive(struct mp_cluster_sim *sim, uint32_t server)
     node->last_waiting = request;
 }
 
+static uint32_t take_waiting(struct mp_cluster_sim *sim, struct mp_cluster_node *node)
+{
+    const uint32_t request = node->first_waiting;
+
+    node->first_waiting = sim->next[request];
+    node->waiting--;
+    return request;
+}
+
+/* The server has nothing to do: as a rank it asks the others for a request that waits. */
+static void ask_for_request(struct mp_cluster_sim *sim, uint32_t server)
+{
+    for (uint32_t i = 1; sim->config->place->redirects && i < sim->servers; i++) {
+        struct mp_cluster_node *other = &sim->nodes[(server + i) % sim->servers];
+
+        if (other->waiting == 0)
+            continue;
+        sim->result->moved++;
+        begin_request(sim, server, take_waiting(sim, other));
+        return;
+    }
+    mp_cluster_fill(sim, server);
+}
+
+bool mp_cluster_is_leaving(const struct mp_cluster_sim *sim, uint32_t server)
+{
+    return is_idle(&sim->nodes[server]) && sim->nodes[server].arrived == of_each(sim);
+}
+
 static void end_request(struct mp_cluster_sim *sim, uint32_t server)
 {
     struct mp_cluster_node *node = &sim->nodes[server];
@@ -212,13 +288,10 @@ static void end_request(struct mp_cluster_sim *sim, uint32_t server)
     node->busy_ns += sim->now_ns;
     node->finished++;
     node->request = MP_CLUSTER_NONE;
-    if (node->waiting > 0) {
-        const uint32_t request = node->first_waiting;
-
-        node->first_waiting = sim->next[request];
-        node->waiting--;
-        begin_request(sim, server, request);
-    }
+    if (node->waiting > 0)
+        begin_request(sim, server, take_waiting(sim, node));
+    else if (mp_cluster_as_ranks(sim))
+        ask_for_request(sim, server);
 }
 
 static void layer_done(struct mp_cluster_sim *sim, uint32_t server)
@@ -230,10 +303,12 @@ static void layer_done(struct mp_cluster_sim *sim, uint32_t server)
         return;
     }
     node->layer = 0;
-    if (++node->step < (uint32_t)sim->cluster->gen)
-        mp_cluster_begin_layer(sim, server);
-    else
+    if (++node->step == node->steps) {
         end_request(sim, server);
+        return;
+    }
+    find_batch(sim, node);
+    mp_cluster_begin_layer(sim, server);
 }
 
 /* ---- epochs ---- */
@@ -248,7 +323,9 @@ static enum mp_status epoch(struct mp_cluster_sim *sim)
         return MP_OK;
     mp_cluster_push(sim, sim->now_ns + (uint64_t)(sim->cluster->epoch_s * 1e9), MP_CLUSTER_EPOCH, 0,
                     0);
-    if (sim->switching)
+    if (mp_cluster_as_ranks(sim))
+        mp_cluster_facts_tell(sim);
+    if (sim->switching || (mp_cluster_as_ranks(sim) && mp_cluster_is_leaving(sim, 0)))
         return MP_OK;
     status = mp_cluster_place(sim, other);
     if (status == MP_OK &&
@@ -257,6 +334,7 @@ static enum mp_status epoch(struct mp_cluster_sim *sim)
         const uint64_t ns = mp_cluster_copy_ns(sim, sim->current, other, &arrive);
 
         sim->switching = true;
+        sim->epochs++;
         sim->result->migrations++;
         sim->result->copied += arrive;
         mp_cluster_push(sim, sim->now_ns + ns, MP_CLUSTER_SWITCH, 0, 0);
@@ -271,7 +349,19 @@ static void switch_over(struct mp_cluster_sim *sim)
     for (uint32_t n = 0; n < sim->servers; n++)
         sim->nodes[n].copying = false;
     mp_cluster_list_holders(sim);
-    mp_cluster_facts_clear(sim);
+    if (!mp_cluster_as_ranks(sim)) {
+        mp_cluster_facts_clear(sim);
+        return;
+    }
+    for (uint32_t n = 0; n < sim->servers; n++)
+        mp_cluster_memory_switch(sim, n);
+}
+
+static void filled(struct mp_cluster_sim *sim, uint32_t server)
+{
+    sim->nodes[server].filling = false;
+    if (sim->nodes[server].request == MP_CLUSTER_NONE)
+        mp_cluster_fill(sim, server);
 }
 
 /* ---- the run ---- */
@@ -281,6 +371,7 @@ static enum mp_status handle(struct mp_cluster_sim *sim, const struct mp_cluster
     switch (event->kind) {
     case MP_CLUSTER_ARRIVE: arrive(sim, event->server); return MP_OK;
     case MP_CLUSTER_LAYER: layer_done(sim, event->server); return MP_OK;
+    case MP_CLUSTER_FILL: filled(sim, event->server); return MP_OK;
     case MP_CLUSTER_EPOCH: return epoch(sim);
     case MP_CLUSTER_SWITCH: switch_over(sim); return MP_OK;
     default: mp_cluster_layer_event(sim, event); return MP_OK;
@@ -298,6 +389,8 @@ static enum mp_status run(struct mp_cluster_sim *sim)
         return status;
     mp_cluster_list_holders(sim);
     mp_cluster_facts_clear(sim);
+    if (mp_cluster_as_ranks(sim))
+        mp_cluster_memory_begin(sim);
     for (uint32_t n = 0; n < sim->servers; n++)
         arrive_next(sim, n);
     if (sim->config->place->migrates && sim->cluster->epoch_s > 0)
@@ -343,6 +436,7 @@ static enum mp_status sum_up(const struct mp_cluster_sim *sim)
     for (uint32_t n = 0; n < sim->servers; n++)
         busy += (double)sim->nodes[n].busy_ns / 1e9;
     r->busy_share = r->end_s > 0 ? busy / (r->end_s * sim->servers) : 0;
+    r->chosen = sim->all;
     r->local_share = sim->all > 0 ? (double)sim->local / (double)sim->all : 0;
     r->local_share_2 = sim->all_2 > 0 ? (double)sim->local_2 / (double)sim->all_2 : 0;
     for (uint32_t u = 0; u < sim->ids; u++)
@@ -378,6 +472,21 @@ static enum mp_status run_with(struct mp_cluster_sim *sim)
     return status;
 }
 
+static enum mp_status check_routing(const struct mp_cluster_config *config)
+{
+    const struct mp_cluster_routing *r = config->routing;
+    const struct mp_sim_model *m = &config->cluster->model;
+
+    if (r != NULL && (r->layers != (uint32_t)m->layers || r->experts != (uint32_t)m->experts ||
+                      r->top_k != (uint32_t)m->top_k))
+        return mp_fail(
+            MP_ERR_CONFIG, "E_CLUSTER",
+            "the trace is of %u MoE layers with %u experts, %u of a token, the model has "
+            "%.0f, %.0f and %.0f",
+            r->layers, r->experts, r->top_k, m->layers, m->experts, m->top_k);
+    return MP_OK;
+}
+
 static enum mp_status check_servers(const struct mp_cluster_config *config)
 {
     const struct mp_cluster *cluster = config->cluster;
@@ -410,7 +519,9 @@ enum mp_status mp_cluster_run(const struct mp_cluster_config *config,
     enum mp_status status;
 
     memset(result, 0, sizeof(*result));
-    status = check_servers(config);
+    status = check_routing(config);
+    if (status == MP_OK)
+        status = check_servers(config);
     if (status != MP_OK)
         return status;
     status = mp_cluster_load_init(&load, cluster, config->seed);

@@ -70,16 +70,39 @@ void mp_cluster_fini(struct mp_cluster *cluster);
 /* Experts that one device of the server can keep, without the slot that takes what is read. */
 uint32_t mp_cluster_slots(const struct mp_cluster *cluster, uint32_t server);
 
+/* Requests as they were recorded: what each token chose. A batch is the tokens that go through the
+ * layers together; a prompt is one of them or several. */
+struct mp_cluster_batch {
+    uint64_t first_row; /* in chosen[], where it has a row for each layer and token */
+    uint32_t tokens;
+};
+
+struct mp_cluster_routing {
+    uint32_t layers, experts, top_k;
+    uint32_t requests, batches, tokens_max; /* tokens_max: of one batch */
+    uint32_t *first_batch;                  // (requests + 1)
+    struct mp_cluster_batch *batch;         // (batches)
+    uint32_t *chosen;                       // (rows, top_k)
+};
+
+/* Read a trace of requests that were run one after the other. MP_ERR_CONFIG E_CLUSTER: something
+ * else is in it; other errors as of policy/record/trace.h. Nothing is kept on failure. */
+enum mp_status mp_cluster_routing_read(const char *path,
+                                       struct mp_cluster_routing *routing) MP_MUST_CHECK;
+void mp_cluster_routing_fini(struct mp_cluster_routing *routing);
+
 struct mp_cluster_result {
     double mean_s, p95_s; /* from arrival to the last token */
     double end_s;         /* when the last request was done */
     uint64_t requests;
+    uint64_t chosen;         /* pairs of token and expert */
     double local_share;      /* of the pairs of token and expert: computed on the user's server */
     double local_share_2;    /* the same of the second half of each server's requests */
     double busy_share;       /* of the servers' time: a request is being computed */
     uint64_t sent_bytes;     /* of rows, there and back */
     uint64_t reads, moved;   /* experts read for one use; requests that were redirected */
     uint64_t reading_layers; /* that read at least one */
+    uint64_t filled;         /* experts that ranks read in the background */
     uint32_t migrations;
     double copied;         /* experts that arrived by migration */
     double kept;           /* copies of the final placement */
@@ -91,6 +114,10 @@ struct mp_cluster_config {
     const struct mp_place_ops *place;
     uint64_t seed;
     const double *arrivals; // (servers, requests): s, ascending; or NULL: drawn from `arrival_s`
+    /* What tokens choose, and how many there are; or NULL: drawn. `recorded` is the number there of
+     * each request. */
+    const struct mp_cluster_routing *routing;
+    const uint32_t *recorded;            // (servers, requests)
     const volatile sig_atomic_t *cancel; /* or NULL; not 0: end with MP_ERR_CANCELED */
     bool check; /* for tests: every placement in use is checked, and every row comes back once */
 };

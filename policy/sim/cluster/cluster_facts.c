@@ -7,6 +7,8 @@
 #include "policy/builtins.h"
 #include "policy/sim/cluster/cluster_int.h"
 
+#define UNKNOWN_CALL_S 1e-3 /* before a rank has measured one: engine/cluster/rank_epoch.c */
+
 /* A call takes the way there and back and what calls to that peer have waited for and computed so
  * far, a token its row both ways through the slower of the two links. */
 static void put_costs(struct mp_cluster_sim *sim)
@@ -25,6 +27,33 @@ static void put_costs(struct mp_cluster_sim *sim)
             sim->token_s[pair] =
                 bits / (fmin(cluster->servers[n].mbit, cluster->servers[m].mbit) * 1e6);
         }
+    }
+}
+
+/* What ranks have measured, as engine/cluster/rank_epoch.c: the mean stands for pairs that nobody
+ * has. */
+static void put_measured(struct mp_cluster_sim *sim)
+{
+    const uint32_t servers = sim->servers;
+    double sum = 0, mean;
+    uint32_t count = 0;
+
+    for (uint32_t n = 0; n < servers; n++) {
+        for (uint32_t m = 0; m < servers; m++) {
+            sum += sim->nodes[n].fixed_ns[m];
+            count += sim->nodes[n].fixed_ns[m] > 0;
+        }
+    }
+    mean = count > 0 ? sum / count / 1e9 : UNKNOWN_CALL_S;
+    for (uint32_t n = 0; n < servers; n++) {
+        const struct mp_cluster_node *node = &sim->nodes[n];
+
+        for (uint32_t m = 0; m < servers; m++) {
+            sim->call_s[n * servers + m] = node->fixed_ns[m] > 0 ? node->fixed_ns[m] / 1e9 : mean;
+            sim->token_s[n * servers + m] = node->row_ns[m] / 1e9;
+        }
+        if (node->read_ns > 0 && sim->cluster->servers[n].reads)
+            sim->page_s[n] = sim->copy_s[n] = node->read_ns / 1e9;
     }
 }
 
@@ -80,15 +109,44 @@ void mp_cluster_facts_clear(struct mp_cluster_sim *sim)
     sim->since_ns = sim->now_ns;
 }
 
+void mp_cluster_facts_tell(struct mp_cluster_sim *sim)
+{
+    const double seconds = (double)(sim->now_ns - sim->since_ns) / 1e9;
+    double most = 0;
+
+    sim->since_ns = sim->now_ns;
+    for (uint32_t n = 0; n < sim->servers; n++) {
+        const size_t first = (size_t)n * sim->ids;
+
+        if (!mp_cluster_is_leaving(sim, n)) {
+            sim->seconds[n] = sim->seconds[n] / 2 + seconds;
+            sim->steps[n] = sim->steps[n] / 2 + sim->new_steps[n];
+            sim->new_steps[n] = 0;
+            for (size_t at = first; at < first + sim->ids; at++) {
+                sim->tokens[at] = sim->tokens[at] / 2 + sim->new_tokens[at];
+                sim->calls[at] = sim->calls[at] / 2 + sim->new_calls[at];
+                sim->new_tokens[at] = sim->new_calls[at] = 0;
+            }
+        }
+        most = fmax(most, sim->seconds[n]);
+    }
+    sim->facts.seconds = most > 0 ? most : 1;
+}
+
 enum mp_status mp_cluster_place(struct mp_cluster_sim *sim, uint32_t which)
 {
     const struct mp_place_ops *ops = sim->config->place;
     enum mp_status status;
 
-    if (sim->now_ns > sim->since_ns)
-        sim->facts.seconds = (double)(sim->now_ns - sim->since_ns) / 1e9;
-    sim->facts.seed = mp_policy_mix(sim->config->seed ^ sim->now_ns);
-    put_costs(sim);
+    if (mp_cluster_as_ranks(sim)) {
+        sim->facts.seed = sim->config->seed + sim->epochs;
+        put_measured(sim);
+    } else {
+        if (sim->now_ns > sim->since_ns)
+            sim->facts.seconds = (double)(sim->now_ns - sim->since_ns) / 1e9;
+        sim->facts.seed = mp_policy_mix(sim->config->seed ^ sim->now_ns);
+        put_costs(sim);
+    }
     status = mp_place(ops, &sim->facts, &sim->placements[which]);
     if (status == MP_OK && sim->config->check)
         status =

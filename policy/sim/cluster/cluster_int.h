@@ -17,6 +17,7 @@
  * time, so work is given to a queue when it comes there and not before.
  */
 #define MP_CLUSTER_NONE UINT32_MAX
+#define MP_CLUSTER_ABSENT UINT64_MAX
 
 /* Which experts a layer's tokens choose. */
 struct mp_cluster_load {
@@ -63,6 +64,7 @@ enum mp_cluster_event_kind {
     MP_CLUSTER_BACK,     /* server, peer: they are all there */
     MP_CLUSTER_READ,     /* server, group: an expert was read */
     MP_CLUSTER_LAYER,    /* server: its layer is done */
+    MP_CLUSTER_FILL,     /* server: what it read in the background is there */
     MP_CLUSTER_EPOCH,    /* is there a better placement? */
     MP_CLUSTER_SWITCH,   /* its experts have arrived */
 };
@@ -84,8 +86,9 @@ struct mp_cluster_group {
 struct mp_cluster_node {
     /* The request that is being computed. */
     uint32_t request; /* MP_CLUSTER_NONE: none */
-    uint32_t domain, step, layer;
+    uint32_t domain, step, steps, layer;
     uint64_t random;
+    const struct mp_cluster_batch *batch; /* of the step; NULL: choices are drawn */
 
     struct mp_cluster_group *groups; // (experts)
     uint32_t group_count, pending;   /* groups that are read, and peers that have been asked */
@@ -104,6 +107,15 @@ struct mp_cluster_node {
     double read_ns;
     uint64_t routed_ns, own_ns;
     uint32_t own_reads, reading;
+
+    /* Its memory as a rank, whose pager may lack for a while what the placement keeps here
+     * (cluster_memory.c). */
+    uint64_t *here_ns; // (ids): when the expert is there, MP_CLUSTER_ABSENT: never
+    uint64_t *used;    // (ids): in which of its layers last
+    bool *ahead;       // (ids): read in the background and not used since
+    uint32_t held, room;
+    uint64_t uses; /* layers that it computed, of others, too */
+    bool filling;  /* a FILL will come */
 
     uint64_t up_free_ns, down_free_ns, read_free_ns;
     bool copying; /* experts come over its link, which leaves rows half of it */
@@ -130,7 +142,11 @@ struct mp_cluster_sim {
     struct mp_place_facts facts;
     uint32_t *first_device, *slots;
     double *tokens, *calls, *steps, *call_s, *token_s, *page_s, *copy_s;
-    uint64_t since_ns; /* the facts' counts are from then on */
+    uint64_t since_ns; /* counts are from then on */
+    /* Of ranks: what they have counted and not told yet. */
+    double *new_tokens, *new_calls, *new_steps; // (servers, ids), (servers)
+    double *seconds;                            // (servers): that the facts' counts cover
+    uint32_t epochs;                            /* placements that were adopted */
     struct mp_placement placements[2];
     uint32_t current;                 /* the placement in use */
     bool switching;                   /* experts of the other one are on their way */
@@ -143,7 +159,8 @@ struct mp_cluster_sim {
     struct mp_cluster_node *nodes; // (servers)
     uint64_t *device_free_ns;      // (devices)
     uint32_t *counts;              // (experts): scratch
-    uint32_t *chosen;              // (MP_CLUSTER_SAMPLE, top_k): scratch
+    uint32_t *drawn;               // (MP_CLUSTER_SAMPLE, top_k): scratch
+    const uint32_t *chosen;        // (mp_cluster_drawn(), top_k): of the layer that is routed
     uint32_t *group_of;            // (experts): scratch
     struct mp_cluster_event *heap;
     uint32_t events, events_max;
@@ -175,7 +192,26 @@ uint64_t mp_cluster_work(struct mp_cluster_sim *sim, uint32_t device, uint64_t n
 /* How many of spans[] there may be at once. */
 uint64_t mp_cluster_spans_max(const struct mp_cluster_sim *sim, uint32_t devices);
 
+/* ---- cluster_memory.c: of servers that are ranks ---- */
+
+void mp_cluster_memory_begin(struct mp_cluster_sim *sim);
+bool mp_cluster_has(const struct mp_cluster_sim *sim, uint32_t server, uint32_t id);
+bool mp_cluster_keeps(const struct mp_cluster_sim *sim, uint32_t server, uint32_t id);
+/* A layer of its own or of another server begins there; it needs these experts. */
+void mp_cluster_open_layer(struct mp_cluster_sim *sim, uint32_t server);
+void mp_cluster_use(struct mp_cluster_sim *sim, uint32_t server, uint32_t id);
+/* A layer waits for the expert, which is not there: when it is read. *read_p: it was not on its way
+ * already. */
+uint64_t mp_cluster_demand(struct mp_cluster_sim *sim, uint32_t server, uint32_t id, bool *read_p);
+/* Between layers: read some of what is to be kept and absent. */
+void mp_cluster_fill(struct mp_cluster_sim *sim, uint32_t server);
+/* Experts of the placement that is in use now have arrived. */
+void mp_cluster_memory_switch(struct mp_cluster_sim *sim, uint32_t server);
+
 /* ---- cluster_layer.c ---- */
+
+/* The way to stored experts reads one; when it has done. */
+uint64_t mp_cluster_read_one(struct mp_cluster_sim *sim, uint32_t server);
 
 /* Begin the layer of the node's step, whose tokens are there. */
 void mp_cluster_begin_layer(struct mp_cluster_sim *sim, uint32_t server);
@@ -183,7 +219,8 @@ void mp_cluster_begin_layer(struct mp_cluster_sim *sim, uint32_t server);
 void mp_cluster_layer_event(struct mp_cluster_sim *sim, const struct mp_cluster_event *event);
 uint32_t mp_cluster_step_tokens(const struct mp_cluster_sim *sim, uint32_t server);
 
-/* Are servers ranks of this program? Those learn what calls and reads take. */
+/* Are servers ranks of this program? Those learn what calls and reads take, tell it each epoch, and
+ * have a pager's memory. */
 static inline bool mp_cluster_as_ranks(const struct mp_cluster_sim *sim)
 {
     return sim->cluster->rows_once > 0;
@@ -195,6 +232,10 @@ static inline bool mp_cluster_as_ranks(const struct mp_cluster_sim *sim)
 void mp_cluster_facts_begin(struct mp_cluster_sim *sim);
 /* Forget what was counted. */
 void mp_cluster_facts_clear(struct mp_cluster_sim *sim);
+/* Ranks tell what they counted in an epoch, and what was told before fades. */
+void mp_cluster_facts_tell(struct mp_cluster_sim *sim);
+/* Has the server nothing to do any more? As a rank it then tells nothing. */
+bool mp_cluster_is_leaving(const struct mp_cluster_sim *sim, uint32_t server);
 /* Place with the facts of now; MP_ERR_CONFIG E_PLACE_ROOM. */
 enum mp_status mp_cluster_place(struct mp_cluster_sim *sim, uint32_t which) MP_MUST_CHECK;
 /* List the servers that keep each expert of the current placement. */

@@ -5,6 +5,8 @@
  * message each way; or to the server's first device after the expert was read. The layer ends with
  * the last group.
  */
+#include <string.h>
+
 #include "policy/place/learn.h"
 #include "policy/sim/cluster/cluster_int.h"
 
@@ -12,7 +14,11 @@
 
 uint32_t mp_cluster_step_tokens(const struct mp_cluster_sim *sim, uint32_t server)
 {
-    return sim->nodes[server].step == 0 ? (uint32_t)sim->cluster->prompt : 1;
+    const struct mp_cluster_node *node = &sim->nodes[server];
+
+    if (node->batch != NULL)
+        return node->batch->tokens;
+    return node->step == 0 ? (uint32_t)sim->cluster->prompt : 1;
 }
 
 static uint32_t first_device(const struct mp_cluster_sim *sim, uint32_t server)
@@ -67,9 +73,12 @@ void mp_cluster_begin_layer(struct mp_cluster_sim *sim, uint32_t server)
     struct mp_cluster_node *node = &sim->nodes[server];
     const uint32_t tokens = mp_cluster_step_tokens(sim, server);
     const uint32_t context = (uint32_t)sim->cluster->prompt + node->step;
-    uint64_t ns = mp_sim_layer_ns(machine, model, tokens, 1, context) +
-                  mp_sim_ffn_ns(machine, model, model->shared_ffn, tokens);
+    uint64_t ns;
 
+    if (mp_cluster_as_ranks(sim))
+        mp_cluster_fill(sim, server);
+    ns = mp_sim_layer_ns(machine, model, tokens, 1, context) +
+         mp_sim_ffn_ns(machine, model, model->shared_ffn, tokens);
     if (node->layer == 0)
         ns += mp_sim_head_ns(machine, model, tokens, 1) +
               (uint64_t)model->dense_layers *
@@ -107,7 +116,9 @@ static uint32_t device_of(const struct mp_cluster_sim *sim, uint32_t server, uin
     return first_device(sim, server) + device[(size_t)server * sim->ids + id] - 1;
 }
 
-static void ask(struct mp_cluster_sim *sim, uint32_t server, struct mp_cluster_group *group)
+/* `planned`: as a rank, how long it expects the message to take with these rows, too. */
+static void ask(struct mp_cluster_sim *sim, uint32_t server, struct mp_cluster_group *group,
+                double planned)
 {
     struct mp_cluster_node *node = &sim->nodes[server];
     const uint32_t peer = group->where;
@@ -117,7 +128,9 @@ static void ask(struct mp_cluster_sim *sim, uint32_t server, struct mp_cluster_g
         node->asked_ns[peer] = later(sim->device_free_ns[group->device], sim->now_ns);
     }
     node->asked[peer] += group->tokens;
-    node->asked_ns[peer] += expert_ns(sim, peer, group->tokens);
+    node->asked_ns[peer] = mp_cluster_as_ranks(sim)
+                               ? (uint64_t)planned
+                               : node->asked_ns[peer] + expert_ns(sim, peer, group->tokens);
 }
 
 static void compute_here(struct mp_cluster_sim *sim, uint32_t server, uint32_t device,
@@ -136,27 +149,85 @@ static uint64_t *read_free(struct mp_cluster_sim *sim, uint32_t server)
     return &sim->nodes[sim->cluster->processors > 0 ? 0 : server].read_free_ns;
 }
 
+uint64_t mp_cluster_read_one(struct mp_cluster_sim *sim, uint32_t server)
+{
+    return mp_cluster_queue(
+        read_free(sim, server), sim->now_ns,
+        mp_sim_load_ns(&sim->cluster->servers[server].machine, &sim->cluster->model));
+}
+
+/* When the expert of a layer that waits for it is there. A rank that waits for a read answers
+ * nobody. */
+static uint64_t read_for_layer(struct mp_cluster_sim *sim, uint32_t server, uint32_t id,
+                               bool *read_p)
+{
+    uint64_t *device_free_ns = &sim->device_free_ns[first_device(sim, server)];
+    uint64_t end;
+
+    *read_p = true;
+    end = mp_cluster_as_ranks(sim) ? mp_cluster_demand(sim, server, id, read_p)
+                                   : mp_cluster_read_one(sim, server);
+    end = later(end, sim->now_ns) + (uint64_t)(sim->cluster->read_us * 1e3);
+    if (mp_cluster_as_ranks(sim))
+        *device_free_ns = later(*device_free_ns, end);
+    sim->result->reads += *read_p;
+    return end;
+}
+
 static void read_expert(struct mp_cluster_sim *sim, uint32_t server, uint32_t number)
 {
     struct mp_cluster_node *node = &sim->nodes[server];
-    const uint64_t ns =
-        mp_sim_load_ns(&sim->cluster->servers[server].machine, &sim->cluster->model);
+    struct mp_cluster_group *group = &node->groups[number];
+    bool read;
+    const uint64_t end =
+        read_for_layer(sim, server, node->layer * sim->load->experts + group->expert, &read);
 
-    const uint64_t end = mp_cluster_queue(read_free(sim, server), sim->now_ns, ns) +
-                         (uint64_t)(sim->cluster->read_us * 1e3);
-    uint64_t *device_free_ns = &sim->device_free_ns[first_device(sim, server)];
-
-    /* A rank that waits for a read answers nobody. */
-    if (mp_cluster_as_ranks(sim))
-        *device_free_ns = later(*device_free_ns, end);
-    node->groups[number].read = true;
-    node->groups[number].where = server;
-    node->groups[number].device = first_device(sim, server);
+    group->read = true;
+    group->where = server;
+    group->device = first_device(sim, server);
     node->pending++;
     node->own_reads = ++node->reading;
     sim->result->reading_layers += node->own_reads == 1;
-    sim->result->reads++;
     mp_cluster_push(sim, end, MP_CLUSTER_READ, server, number);
+}
+
+/* As engine/cluster/rank_choose.c: how long the layer is expected to take if the peer gets these
+ * rows, too. */
+static double planned_ns(const struct mp_cluster_node *node, uint32_t peer, uint32_t tokens)
+{
+    const double before =
+        node->asked[peer] > 0 ? (double)node->asked_ns[peer] : node->fixed_ns[peer];
+
+    return before + node->row_ns[peer] * tokens;
+}
+
+/* A group whose expert the rank does not have: to be read if it is kept here or nobody is asked,
+ * else to the one that keeps it and is expected to be done first, the lowest if several are. */
+static void send_away_as_rank(struct mp_cluster_sim *sim, uint32_t server, uint32_t number)
+{
+    struct mp_cluster_node *node = &sim->nodes[server];
+    struct mp_cluster_group *group = &node->groups[number];
+    const uint32_t id = node->layer * sim->load->experts + group->expert;
+    double best = 0;
+
+    for (uint32_t i = sim->first_holder[id];
+         sim->config->place->calls && i < sim->first_holder[id + 1]; i++) {
+        const uint32_t peer = sim->holders[i];
+        const double ns = planned_ns(node, peer, group->tokens);
+
+        if (peer == server) {
+            group->where = server;
+            break;
+        }
+        if (group->where == server || ns < best) {
+            best = ns;
+            group->where = peer;
+            group->device = device_of(sim, peer, id);
+        }
+    }
+    group->read = group->where == server;
+    if (!group->read)
+        ask(sim, server, group, best);
 }
 
 /* A group whose expert the server does not keep: to the holder that is expected to be done first,
@@ -179,8 +250,7 @@ static void send_away(struct mp_cluster_sim *sim, uint32_t server, uint32_t numb
             group->device = device;
         }
     }
-    if (ops->pages && sim->page_s[server] >= 0 &&
-        (best == UINT64_MAX || !mp_cluster_as_ranks(sim))) {
+    if (ops->pages && sim->page_s[server] >= 0) {
         const uint64_t loaded =
             later(*read_free(sim, server), sim->now_ns) +
             mp_sim_load_ns(&sim->cluster->servers[server].machine, &sim->cluster->model);
@@ -193,15 +263,7 @@ static void send_away(struct mp_cluster_sim *sim, uint32_t server, uint32_t numb
         }
     }
     mp_assert(best != UINT64_MAX);
-    ask(sim, server, group);
-}
-
-/* What a message to the peer is expected to take; 0: too few were seen to say. */
-static double call_ns(const struct mp_cluster_node *node, uint32_t peer)
-{
-    return node->samples[peer] < MP_LEARN_SAMPLES_MIN
-               ? 0
-               : node->fixed_ns[peer] + node->row_ns[peer] * node->asked[peer];
+    ask(sim, server, group, 0);
 }
 
 /* A reply was taken: as engine/cluster/rank_layer.c. Where own work ends later, nobody looked when
@@ -227,11 +289,11 @@ static void learn_reads(struct mp_cluster_node *node)
 }
 
 /* What the layer could have used and did not. */
-static void forget(struct mp_cluster_sim *sim, uint32_t server)
+static void forget(struct mp_cluster_sim *sim, uint32_t server, bool could_read)
 {
     struct mp_cluster_node *node = &sim->nodes[server];
 
-    if (node->own_reads == 0 && node->peer_count > 0)
+    if (could_read)
         mp_learn_forget(&node->read_ns);
     for (uint32_t p = 0; p < sim->servers; p++) {
         if (node->asked[p] > 0)
@@ -285,9 +347,25 @@ static bool take_back(struct mp_cluster_sim *sim, uint32_t server, uint32_t peer
             continue;
         }
         node->asked[peer] -= group->tokens;
-        read_expert(sim, server, sim->group_of[t]);
+        group->read = true;
     }
     return keep > 0;
+}
+
+/* The peer that is expected to be done last, of those that are known. */
+static uint32_t latest_peer(const struct mp_cluster_node *node)
+{
+    uint32_t latest = MP_CLUSTER_NONE;
+
+    for (uint32_t i = 0; i < node->peer_count; i++) {
+        const uint32_t peer = node->peers[i];
+
+        if (node->asked_ns[peer] > 0 && node->asked[peer] > 0 &&
+            node->samples[peer] >= MP_LEARN_SAMPLES_MIN &&
+            (latest == MP_CLUSTER_NONE || node->asked_ns[peer] > node->asked_ns[latest]))
+            latest = peer;
+    }
+    return latest;
 }
 
 /* As engine/cluster/rank_choose.c: the message that is expected back last is compared with reading
@@ -295,26 +373,23 @@ static bool take_back(struct mp_cluster_sim *sim, uint32_t server, uint32_t peer
 static void read_instead(struct mp_cluster_sim *sim, uint32_t server)
 {
     struct mp_cluster_node *node = &sim->nodes[server];
-    double own = (double)(node->layer_end_ns - sim->now_ns);
+    const bool may = sim->config->place->pages && sim->config->place->calls &&
+                     sim->cluster->servers[server].reads;
+    double own = (double)node->own_ns;
     uint32_t latest, left = 0;
-    bool more;
 
     if (node->read_ns == 0)
         node->read_ns =
             sim->cluster->read_us * 1e3 +
             (double)mp_sim_load_ns(&sim->cluster->servers[server].machine, &sim->cluster->model);
-    for (uint32_t i = 0; i < node->peer_count; i++)
-        node->asked_ns[node->peers[i]] = (uint64_t)call_ns(node, node->peers[i]);
-    do {
-        latest = MP_CLUSTER_NONE;
-        for (uint32_t i = 0; i < node->peer_count; i++) {
-            if (node->asked_ns[node->peers[i]] > 0 && node->asked[node->peers[i]] > 0 &&
-                (latest == MP_CLUSTER_NONE ||
-                 node->asked_ns[node->peers[i]] > node->asked_ns[latest]))
-                latest = node->peers[i];
-        }
-        more = latest != MP_CLUSTER_NONE && take_back(sim, server, latest, &own);
-    } while (more);
+    for (uint32_t i = 0; i < node->group_count; i++) {
+        if (node->groups[i].read)
+            own += node->read_ns + (double)expert_ns(sim, server, node->groups[i].tokens);
+    }
+    do
+        latest = may ? latest_peer(node) : MP_CLUSTER_NONE;
+    while (latest != MP_CLUSTER_NONE && take_back(sim, server, latest, &own));
+    forget(sim, server, latest != MP_CLUSTER_NONE);
     for (uint32_t i = 0; i < node->peer_count; i++) {
         if (node->asked[node->peers[i]] > 0)
             node->peers[left++] = node->peers[i];
@@ -328,8 +403,8 @@ static void count(struct mp_cluster_sim *sim, uint32_t server, const struct mp_c
     const struct mp_cluster_node *node = &sim->nodes[server];
     const size_t at = (size_t)server * sim->ids + node->layer * sim->load->experts + group->expert;
 
-    sim->tokens[at] += group->tokens;
-    sim->calls[at] += 1;
+    *(mp_cluster_as_ranks(sim) ? &sim->new_tokens[at] : &sim->tokens[at]) += group->tokens;
+    *(mp_cluster_as_ranks(sim) ? &sim->new_calls[at] : &sim->calls[at]) += 1;
     sim->all += group->tokens;
     sim->local += local ? group->tokens : 0;
     if (2 * node->finished >= (uint32_t)sim->cluster->requests) {
@@ -343,10 +418,11 @@ static void send_rows_once(struct mp_cluster_sim *sim, uint32_t server)
 {
     struct mp_cluster_node *node = &sim->nodes[server];
     const uint32_t tokens = mp_cluster_step_tokens(sim, server), k = sim->load->top_k;
+    const uint32_t drawn = node->batch != NULL ? tokens : mp_cluster_drawn(tokens);
 
     for (uint32_t i = 0; i < node->peer_count; i++)
         node->sent[node->peers[i]] = 0;
-    for (uint32_t t = 0; t < mp_cluster_drawn(tokens); t++) {
+    for (uint32_t t = 0; t < drawn; t++) {
         const uint32_t *chosen = sim->chosen + (size_t)t * k;
 
         for (uint32_t r = 0; r < k; r++) {
@@ -356,7 +432,7 @@ static void send_rows_once(struct mp_cluster_sim *sim, uint32_t server)
             while (before < r && node->groups[sim->group_of[chosen[before]]].where != peer)
                 before++;
             if (before == r && peer != server)
-                node->sent[peer] += mp_cluster_stands_for(tokens, t);
+                node->sent[peer] += node->batch != NULL ? 1 : mp_cluster_stands_for(tokens, t);
         }
     }
 }
@@ -400,44 +476,77 @@ static void end_if_done(struct mp_cluster_sim *sim, uint32_t server)
     mp_cluster_push(sim, later(node->layer_end_ns, sim->now_ns), MP_CLUSTER_LAYER, server, 0);
 }
 
+/* counts[] and chosen[] of the node's layer. */
+static void choose(struct mp_cluster_sim *sim, struct mp_cluster_node *node, uint32_t tokens)
+{
+    const uint32_t k = sim->load->top_k;
+
+    if (node->batch == NULL) {
+        mp_cluster_choose(sim->load, node->domain, node->layer, tokens, &node->random, sim->counts,
+                          sim->drawn);
+        sim->chosen = sim->drawn;
+        return;
+    }
+    sim->chosen = sim->config->routing->chosen +
+                  (node->batch->first_row + (uint64_t)node->layer * tokens) * k;
+    memset(sim->counts, 0, sim->load->experts * sizeof(*sim->counts));
+    for (uint64_t i = 0; i < (uint64_t)tokens * k; i++)
+        sim->counts[sim->chosen[i]]++;
+}
+
+/* What the layer needs is in use, so that it does not leave for what the layer reads. */
+static void open_layer(struct mp_cluster_sim *sim, uint32_t server)
+{
+    const uint32_t first = sim->nodes[server].layer * sim->load->experts;
+
+    mp_cluster_open_layer(sim, server);
+    for (uint32_t e = 0; e < sim->load->experts; e++) {
+        if (sim->counts[e] > 0)
+            mp_cluster_use(sim, server, first + e);
+    }
+}
+
 static void routed(struct mp_cluster_sim *sim, uint32_t server)
 {
     struct mp_cluster_node *node = &sim->nodes[server];
-    const struct mp_placement *placement = &sim->placements[sim->current];
+    const bool as_rank = mp_cluster_as_ranks(sim);
 
-    mp_cluster_choose(sim->load, node->domain, node->layer, mp_cluster_step_tokens(sim, server),
-                      &node->random, sim->counts, sim->chosen);
-    sim->steps[server] += node->layer == 0;
+    choose(sim, node, mp_cluster_step_tokens(sim, server));
+    *(mp_cluster_as_ranks(sim) ? &sim->new_steps[server] : &sim->steps[server]) += node->layer == 0;
     node->group_count = 0;
     node->layer_end_ns = node->routed_ns = sim->now_ns;
     node->own_ns = node->own_reads = 0;
+    if (as_rank)
+        open_layer(sim, server);
     for (uint32_t e = 0; e < sim->load->experts; e++) {
         const uint32_t id = node->layer * sim->load->experts + e;
         struct mp_cluster_group *group = &node->groups[node->group_count];
-        bool kept;
 
         if (sim->counts[e] == 0)
             continue;
-        node->group_count++;
         *group =
             (struct mp_cluster_group){ .expert = e, .tokens = sim->counts[e], .where = server };
-        kept = placement->device[(size_t)server * sim->ids + id] != 0;
-        if (kept) {
-            group->device = device_of(sim, server, id);
+        if (as_rank ? mp_cluster_has(sim, server, id) : mp_cluster_keeps(sim, server, id)) {
+            group->device = as_rank ? first_device(sim, server) : device_of(sim, server, id);
             compute_here(sim, server, group->device, group->tokens);
+        } else if (as_rank) {
+            send_away_as_rank(sim, server, node->group_count);
         } else {
-            send_away(sim, server, node->group_count - 1);
+            send_away(sim, server, node->group_count);
         }
+        node->group_count++;
     }
-    if (mp_cluster_as_ranks(sim) && sim->config->place->pages && sim->page_s[server] >= 0) {
+    if (as_rank)
         read_instead(sim, server);
-        forget(sim, server);
-    }
     for (uint32_t i = 0; i < node->group_count; i++) {
         sim->group_of[node->groups[i].expert] = i;
         count(sim, server, &node->groups[i], node->groups[i].where == server);
     }
     send_messages(sim, server);
+    for (uint32_t i = 0; as_rank && i < node->group_count; i++) {
+        if (node->groups[i].read)
+            read_expert(sim, server, i);
+    }
     end_if_done(sim, server);
 }
 
@@ -456,12 +565,33 @@ static void receive(struct mp_cluster_sim *sim, uint32_t server, uint32_t peer, 
                     peer);
 }
 
+/* As a rank the peer may lack for now what it keeps; it reads that before it computes. */
+static void read_for_peer(struct mp_cluster_sim *sim, uint32_t server, uint32_t peer)
+{
+    const struct mp_cluster_node *node = &sim->nodes[server];
+    const uint32_t first = node->layer * sim->load->experts;
+    bool read;
+
+    mp_cluster_open_layer(sim, peer);
+    for (uint32_t i = 0; i < node->group_count; i++) {
+        if (node->groups[i].where == peer)
+            mp_cluster_use(sim, peer, first + node->groups[i].expert);
+    }
+    for (uint32_t i = 0; i < node->group_count; i++) {
+        if (node->groups[i].where == peer &&
+            !mp_cluster_has(sim, peer, first + node->groups[i].expert))
+            (void)read_for_layer(sim, peer, first + node->groups[i].expert, &read);
+    }
+}
+
 static void work(struct mp_cluster_sim *sim, uint32_t server, uint32_t peer)
 {
     const struct mp_cluster_node *node = &sim->nodes[server];
     uint64_t end =
         message_work(sim, peer, sim->cluster->serve_us, node->sent[peer] + node->asked[peer]);
 
+    if (mp_cluster_as_ranks(sim))
+        read_for_peer(sim, server, peer);
     for (uint32_t i = 0; i < node->group_count; i++) {
         const struct mp_cluster_group *group = &node->groups[i];
 

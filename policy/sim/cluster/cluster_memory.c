@@ -1,0 +1,149 @@
+/*
+ * What a server's memory has that is a rank: its pager (policy/pager) keeps what the placement
+ * gives it and two slots more. A layer that has to read more than that takes the place of what is
+ * kept, which comes back between layers, a few at a time. As with `--profile lru`: of what may go,
+ * the least recently used goes; first what is not kept, then what is, and last what was read in the
+ * background and not used since.
+ */
+#include <string.h>
+
+#include "policy/sim/cluster/cluster_int.h"
+
+#define SPARE 2u       /* slots beside what is kept: engine/cluster/hello.c */
+#define FILLING_MAX 4u /* policy/pager/pager_plan.c */
+
+void mp_cluster_memory_begin(struct mp_cluster_sim *sim)
+{
+    for (uint32_t n = 0; n < sim->servers; n++) {
+        struct mp_cluster_node *node = &sim->nodes[n];
+
+        for (uint32_t id = 0; id < sim->ids; id++)
+            node->here_ns[id] = MP_CLUSTER_ABSENT;
+        node->room = SPARE;
+        for (uint32_t d = sim->first_device[n]; d < sim->first_device[n + 1]; d++)
+            node->room += sim->slots[d];
+        mp_cluster_fill(sim, n);
+    }
+}
+
+bool mp_cluster_has(const struct mp_cluster_sim *sim, uint32_t server, uint32_t id)
+{
+    return sim->nodes[server].here_ns[id] <= sim->now_ns;
+}
+
+bool mp_cluster_keeps(const struct mp_cluster_sim *sim, uint32_t server, uint32_t id)
+{
+    return sim->placements[sim->current].device[(size_t)server * sim->ids + id] != 0;
+}
+
+void mp_cluster_open_layer(struct mp_cluster_sim *sim, uint32_t server)
+{
+    sim->nodes[server].uses++;
+}
+
+void mp_cluster_use(struct mp_cluster_sim *sim, uint32_t server, uint32_t id)
+{
+    sim->nodes[server].used[id] = sim->nodes[server].uses;
+    sim->nodes[server].ahead[id] = false;
+}
+
+/* The least recently used that is there; if a layer is open, not what that needs. */
+static uint32_t oldest(const struct mp_cluster_sim *sim, uint32_t server, bool open, bool kept,
+                       bool ahead)
+{
+    const struct mp_cluster_node *node = &sim->nodes[server];
+    uint32_t best = MP_CLUSTER_NONE;
+
+    for (uint32_t id = 0; id < sim->ids; id++) {
+        if (mp_cluster_has(sim, server, id) && node->used[id] < node->uses + !open &&
+            node->ahead[id] == ahead && mp_cluster_keeps(sim, server, id) == kept &&
+            (best == MP_CLUSTER_NONE || node->used[id] < node->used[best]))
+            best = id;
+    }
+    return best;
+}
+
+/* False: nothing may go. */
+static bool make_room(struct mp_cluster_sim *sim, uint32_t server, bool demand)
+{
+    struct mp_cluster_node *node = &sim->nodes[server];
+    uint32_t victim;
+
+    if (node->held < node->room)
+        return true;
+    victim = oldest(sim, server, demand, false, false);
+    if (victim == MP_CLUSTER_NONE && demand)
+        victim = oldest(sim, server, true, true, false);
+    if (victim == MP_CLUSTER_NONE && demand)
+        victim = oldest(sim, server, true, false, true);
+    if (victim == MP_CLUSTER_NONE && demand)
+        victim = oldest(sim, server, true, true, true);
+    if (victim == MP_CLUSTER_NONE)
+        return false;
+    node->here_ns[victim] = MP_CLUSTER_ABSENT;
+    node->held--;
+    return true;
+}
+
+uint64_t mp_cluster_demand(struct mp_cluster_sim *sim, uint32_t server, uint32_t id, bool *read_p)
+{
+    struct mp_cluster_node *node = &sim->nodes[server];
+
+    *read_p = node->here_ns[id] == MP_CLUSTER_ABSENT;
+    if (*read_p) {
+        /* Without room it would wait for what the layer itself uses, which is short. */
+        (void)make_room(sim, server, true);
+        node->held++;
+        node->here_ns[id] = mp_cluster_read_one(sim, server);
+    }
+    return node->here_ns[id];
+}
+
+void mp_cluster_fill(struct mp_cluster_sim *sim, uint32_t server)
+{
+    struct mp_cluster_node *node = &sim->nodes[server];
+    uint32_t coming = 0;
+    uint64_t end = sim->now_ns;
+
+    for (uint32_t id = 0; id < sim->ids; id++)
+        coming += node->here_ns[id] != MP_CLUSTER_ABSENT && node->here_ns[id] > sim->now_ns;
+    for (uint32_t id = 0; id < sim->ids && coming < FILLING_MAX; id++) {
+        if (node->here_ns[id] != MP_CLUSTER_ABSENT || !mp_cluster_keeps(sim, server, id))
+            continue;
+        if (!make_room(sim, server, false))
+            break;
+        node->held++;
+        end = node->here_ns[id] = mp_cluster_read_one(sim, server);
+        node->ahead[id] = true;
+        sim->result->filled++;
+        coming++;
+    }
+    /* A rank that computes looks again before its next layer. */
+    if (end > sim->now_ns && node->request == MP_CLUSTER_NONE && !node->filling) {
+        node->filling = true;
+        mp_cluster_push(sim, end, MP_CLUSTER_FILL, server, 0);
+    }
+}
+
+void mp_cluster_memory_switch(struct mp_cluster_sim *sim, uint32_t server)
+{
+    struct mp_cluster_node *node = &sim->nodes[server];
+
+    for (uint32_t id = 0; id < sim->ids; id++) {
+        if (node->here_ns[id] != MP_CLUSTER_ABSENT || !mp_cluster_keeps(sim, server, id))
+            continue;
+        node->held++;
+        node->here_ns[id] = sim->now_ns;
+        node->ahead[id] = true;
+    }
+    while (node->held > node->room) {
+        uint32_t victim = oldest(sim, server, false, false, false);
+
+        if (victim == MP_CLUSTER_NONE)
+            victim = oldest(sim, server, false, false, true);
+        if (victim == MP_CLUSTER_NONE)
+            break;
+        node->here_ns[victim] = MP_CLUSTER_ABSENT;
+        node->held--;
+    }
+}
