@@ -37,7 +37,7 @@ policy/pager:       vmm/base vmm/space policy
 policy/record:      vmm/base vmm/output policy
 policy/replay:      vmm/base policy policy/assign policy/record
 policy/sim:         vmm/base vmm/options vmm/space policy policy/pager policy/record policy/replay
-policy/sim/cluster: vmm/base vmm/options vmm/format policy policy/place policy/sim
+policy/sim/cluster: vmm/base vmm/options vmm/format policy policy/place policy/record policy/sim
 engine/pool:        vmm/base vmm/options vmm/topo
 engine/text:        vmm/base vmm/format engine/text/jinja engine/text/calls
 engine/text/calls:  vmm/base

@@ -6,6 +6,7 @@ does not always take the same time) what a layer, an expert and a message take, 
 a read adds. Which experts each token chooses is from a trace of the run of one process.
 """
 import json
+import math
 import statistics
 import subprocess
 
@@ -142,26 +143,26 @@ def measure_calls(args, config, folder, runs):
     return times, measure_messages(args, config, asking, answering, passes, times)
 
 
-def measure_reads(config, folder, times, run):
-    """us of all reads that layers waited for, from the run with reads."""
-    passes = read_forwards(read_events(folder / f"timeline.{run}.local.0"))
-    return sum(one["end"] - one["at"] - sum(e["dur"] for e in one["experts"]) -
-               config["num_hidden_layers"] * (times["layer_us"] + times["layer_token_us"] * one["tokens"])
-               for one in passes)
+def measure_passes(folder, run):
+    """us of all forward passes of the run with reads."""
+    return sum(one["end"] - one["at"]
+               for one in read_forwards(read_events(folder / f"timeline.{run}.local.0")))
 
 
-def measure_overlap(folder, run):
-    """(us, us): what a layer of one token waits longer because it reads at all, and for each expert
-    that it reads. Reads of one layer are on their way together, so that two take less than one and
-    one more. From medians: a mean of so few layers is that of the longest."""
-    took = {}
+def measure_overlap(folder, times, run):
+    """(us, us): what a layer of one token waits because it reads at all, and for each expert that it
+    reads. Reads of one layer are on their way together, so that two take less than one and one more;
+    what is there is computed meanwhile, what is read behind the last one. From medians: a mean of so
+    few layers is that of the longest."""
+    took, expert = {}, times["expert_us"] + times["expert_token_us"]
     events = read_events(folder / f"timeline.{run}.local.0")
     demands = [e["ts"] for e in events if e["name"] == "demand"]
     computed = [e for e in events if e["name"] == "experts"]
     for layer in (e for e in events if e["name"] == "MoE layer" and e["args"]["tokens"] == 1):
-        within = [e["dur"] for e in computed if layer["ts"] <= e["ts"] < end_of(layer)]
         reads = sum(layer["ts"] <= ts < end_of(layer) for ts in demands)
-        took.setdefault(reads, []).append(layer["dur"] - sum(within))
+        behind = expert * reads if reads > 0 else \
+            sum(e["dur"] for e in computed if layer["ts"] <= e["ts"] < end_of(layer))
+        took.setdefault(reads, []).append(layer["dur"] - behind)
     nothing = statistics.median(took.pop(0, [0]))
     if not took:
         return 0, LEAST  # all is kept
@@ -221,19 +222,24 @@ def write_files(args, config, cluster, times, calls, processors, own_requests, f
     (folder / "simulated_one").write_text(json.dumps(file))
 
 
-def put_load(args, config, times, folder, runs):
-    """What a read takes: what layers waited for by what the simulator sees in the same run, shared
-    among reads and layers that read as measure_overlap() says. So what a rank reads again, because
-    a read took the place of what it keeps, is in."""
-    row = simulate(args, folder, "local", "simulated_one", runs[0], "own_trace")["local"]
-    us = statistics.mean(measure_reads(config, folder, times, run) for run in runs)
-    first, each = map(statistics.mean, zip(*(measure_overlap(folder, run) for run in runs)))
-    scale = us / max(LEAST, first * row["reading_layers"] + each * row["reads"])
-    times["load_us"] = max(LEAST, scale * each)
-    write_machine(times, folder)
-    for name in ("simulated", "simulated_one"):
-        file = json.loads((folder / name).read_text())
-        (folder / name).write_text(json.dumps(dict(file, read_us=scale * first)))
+def put_load(args, times, folder, runs):
+    """What a read takes: in the proportion that measure_overlap() says, and so much that the passes
+    of the run with reads take in the simulator what they took. It does not go into other runs."""
+    first, each = map(statistics.mean, zip(*(measure_overlap(folder, times, run) for run in runs)))
+    passes_us = statistics.mean(measure_passes(folder, run) for run in runs)
+    low, high = 0.1, 10.0
+    for _ in range(12):
+        scale = math.sqrt(low * high)
+        times["load_us"] = max(LEAST, scale * each)
+        write_machine(times, folder)
+        for name in ("simulated", "simulated_one"):
+            file = json.loads((folder / name).read_text())
+            (folder / name).write_text(json.dumps(dict(file, read_us=scale * first)))
+        row = simulate(args, folder, "local", "simulated_one", runs[0], "own_trace")["local"]
+        if row["busy_share"] * row["end_s"] * 1e6 < passes_us:
+            low = scale
+        else:
+            high = scale
     return {"read_us": scale * first}
 
 

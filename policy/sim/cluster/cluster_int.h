@@ -92,6 +92,8 @@ struct mp_cluster_node {
 
     struct mp_cluster_group *groups; // (experts)
     uint32_t group_count, pending;   /* groups that are read, and peers that have been asked */
+    uint64_t route_ns;               /* when its layer is routed, or the last one was */
+    uint64_t asked_until_ns;         /* when the layer's messages have left */
     uint64_t layer_end_ns;
     uint32_t *asked;    // (servers): rows that each peer computes and sends back
     uint32_t *sent;     // (servers): rows that it gets

@@ -12,6 +12,8 @@
 
 #include "vmm/base/assert.h"
 
+#define AGAIN_NS 1000 /* at least, before a call looks again whether it is answered */
+
 uint32_t mp_cluster_step_tokens(const struct mp_cluster_sim *sim, uint32_t server)
 {
     const struct mp_cluster_node *node = &sim->nodes[server];
@@ -84,8 +86,8 @@ void mp_cluster_begin_layer(struct mp_cluster_sim *sim, uint32_t server)
               (uint64_t)model->dense_layers *
                   (mp_sim_layer_ns(machine, model, tokens, 1, context) +
                    mp_sim_ffn_ns(machine, model, model->dense_ffn, tokens));
-    mp_cluster_push(sim, mp_cluster_work(sim, first_device(sim, server), ns), MP_CLUSTER_ROUTED,
-                    server, 0);
+    node->route_ns = mp_cluster_work(sim, first_device(sim, server), ns);
+    mp_cluster_push(sim, node->route_ns, MP_CLUSTER_ROUTED, server, 0);
 }
 
 static uint64_t later(uint64_t a, uint64_t b)
@@ -152,7 +154,7 @@ static uint64_t *read_free(struct mp_cluster_sim *sim, uint32_t server)
 uint64_t mp_cluster_read_one(struct mp_cluster_sim *sim, uint32_t server)
 {
     return mp_cluster_queue(
-        read_free(sim, server), sim->now_ns,
+        read_free(sim, server), later(sim->nodes[server].asked_until_ns, sim->now_ns),
         mp_sim_load_ns(&sim->cluster->servers[server].machine, &sim->cluster->model));
 }
 
@@ -174,6 +176,7 @@ static uint64_t read_for_layer(struct mp_cluster_sim *sim, uint32_t server, uint
     return end;
 }
 
+/* Reads begin when messages have left. */
 static void read_expert(struct mp_cluster_sim *sim, uint32_t server, uint32_t number)
 {
     struct mp_cluster_node *node = &sim->nodes[server];
@@ -462,6 +465,7 @@ static void send_messages(struct mp_cluster_sim *sim, uint32_t server)
         mp_cluster_push(sim, mp_cluster_queue(&node->up_free_ns, leave, ns) + way_ns(sim),
                         MP_CLUSTER_ASKED, server, peer);
     }
+    node->asked_until_ns = leave;
 }
 
 static void end_if_done(struct mp_cluster_sim *sim, uint32_t server)
@@ -510,11 +514,18 @@ static void routed(struct mp_cluster_sim *sim, uint32_t server)
 {
     struct mp_cluster_node *node = &sim->nodes[server];
     const bool as_rank = mp_cluster_as_ranks(sim);
+    const uint64_t free_ns = sim->device_free_ns[first_device(sim, server)];
 
+    if (as_rank && free_ns > sim->now_ns) { /* it answers others first */
+        node->route_ns = free_ns;
+        mp_cluster_push(sim, free_ns, MP_CLUSTER_ROUTED, server, 0);
+        return;
+    }
     choose(sim, node, mp_cluster_step_tokens(sim, server));
     *(mp_cluster_as_ranks(sim) ? &sim->new_steps[server] : &sim->steps[server]) += node->layer == 0;
     node->group_count = 0;
     node->layer_end_ns = node->routed_ns = sim->now_ns;
+    node->asked_until_ns = 0;
     node->own_ns = node->own_reads = 0;
     if (as_rank)
         open_layer(sim, server);
@@ -584,12 +595,28 @@ static void read_for_peer(struct mp_cluster_sim *sim, uint32_t server, uint32_t 
     }
 }
 
+/* A rank answers between attention and router, while it waits for replies, and when it has nothing
+ * to do. False: not in this part of its layer; look again at *again_p. */
+static bool answers_now(const struct mp_cluster_sim *sim, uint32_t peer, uint64_t *again_p)
+{
+    const struct mp_cluster_node *node = &sim->nodes[peer];
+    const uint64_t soon = sim->now_ns + AGAIN_NS;
+
+    *again_p = later(soon, later(node->layer_end_ns, sim->device_free_ns[first_device(sim, peer)]));
+    return node->request == MP_CLUSTER_NONE || sim->now_ns < node->route_ns ||
+           node->pending > node->reading;
+}
+
 static void work(struct mp_cluster_sim *sim, uint32_t server, uint32_t peer)
 {
     const struct mp_cluster_node *node = &sim->nodes[server];
-    uint64_t end =
-        message_work(sim, peer, sim->cluster->serve_us, node->sent[peer] + node->asked[peer]);
+    uint64_t end;
 
+    if (mp_cluster_as_ranks(sim) && !answers_now(sim, peer, &end)) {
+        mp_cluster_push(sim, end, MP_CLUSTER_WORK, server, peer);
+        return;
+    }
+    end = message_work(sim, peer, sim->cluster->serve_us, node->sent[peer] + node->asked[peer]);
     if (mp_cluster_as_ranks(sim))
         read_for_peer(sim, server, peer);
     for (uint32_t i = 0; i < node->group_count; i++) {

@@ -121,6 +121,8 @@ static enum mp_status take_row(struct reading *r, const struct mp_trace_row *row
             return bad(r, "does not begin with a prompt");
         if (status == MP_OK)
             status = begin_batch(r);
+    } else if (r->routing->batches == 0) {
+        return bad(r, "does not begin with a prompt");
     } else if (row->layer == r->layer + 1 && r->seen == last_batch(r->routing)->tokens) {
         r->layer++;
         r->seen = 0;

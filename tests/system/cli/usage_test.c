@@ -288,6 +288,8 @@ static void simulated_requests_are_those_of_the_cluster(void)
     cli_write(cli_path("few"), "3 0.5 1 7\n", 10);
     REFUSED(2, "no server of the cluster", "simulate", "--cluster",
             "tools/machines/bigbench.cluster", "--requests", cli_path("few"));
+    REFUSED(2, "--from-trace with --cluster needs --requests", "simulate", "--cluster",
+            "tools/machines/bigbench.cluster", "--from-trace", "t");
 }
 
 int main(int argc, char **argv)

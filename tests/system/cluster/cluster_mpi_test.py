@@ -1,10 +1,11 @@
 #!/usr/bin/env python3
-"""Usage: cluster_mpi_test.py placements|deaths|returns|stop PROGRAM [MPIRUN]
+"""Usage: cluster_mpi_test.py placements|trace|deaths|returns|stop PROGRAM [MPIRUN]
 
 Ranks under mpirun compute what one process computes: every request's digest of all logits is the
 same.
 
 placements  for several of them, while they change, and when requests move
+trace       what one process records of all requests is what the simulator replays
 deaths      a rank is killed in the middle: the others know it within 10 s, and where nobody else has
             its experts, requests fail within 15 s with its name
 returns     a rank is killed, and started again; or it has taken another one's request
@@ -268,6 +269,38 @@ def placements(program, mpirun, folder):
     redirect(program, mpirun, folder)
 
 
+def trace(program, mpirun, folder):
+    write_inputs(folder, 6, 4)
+    run(command(program, folder, "--trace", f"{folder}/trace"))
+    with open(f"{folder}/trace") as file:
+        rows = [line.split() for line in file if not line.startswith("#")]
+    prompts = sum(words[:4] == ["0", "0", "0", "0"] for words in rows)
+    chosen = sum(len(words) - 4 for words in rows)
+    if prompts != 6 or chosen == 0:
+        sys.exit(f"trace: {prompts} requests, {chosen} choices")
+    with open(f"{folder}/model", "w") as file:
+        file.write("layers 8\nexperts 32\ntop_k 4\nhidden 128\nexpert_ffn 96\nvocabulary 1\n"
+                   "attention_params 1\nkv_bytes 0\n")
+    with open(f"{folder}/cluster") as file:
+        cluster = json.load(file)
+    cluster.update(model=f"{folder}/model", requests=2, rows_once=1, known=-1)
+    with open(f"{folder}/simulated", "w") as file:
+        json.dump(cluster, file)
+    done = subprocess.run([program, "simulate", "--json", "--cluster", f"{folder}/simulated", "--requests",
+                           f"{folder}/requests", "--from-trace", f"{folder}/trace"],
+                          capture_output=True, text=True, timeout=100)
+    if done.returncode != 0:
+        sys.exit(f"simulate: {done.stderr}")
+    for row in json.loads(done.stdout)["rows"]:
+        if row["chosen"] != chosen:
+            sys.exit(f"{row['place']}: {row['chosen']} choices, {chosen} were recorded")
+    done = subprocess.run(mpi(mpirun, folder, "-n", "3") + command(program, folder, "--trace",
+                                                                   f"{folder}/other"),
+                          capture_output=True, text=True, timeout=100)
+    if done.returncode == 0 or "needs a single rank" not in done.stderr:
+        sys.exit(f"three ranks wrote a trace: {done.returncode} {done.stderr}")
+
+
 def deaths(program, mpirun, folder):
     alone = long_requests(program, folder)
     for victim in range(3):
@@ -304,7 +337,7 @@ def main():
         if part in ("deaths", "returns") and not survives(program, mpirun, folder):
             print("this MPI ends all ranks when one dies")
             sys.exit(77)
-        {"placements": placements, "deaths": deaths, "returns": returns,
+        {"placements": placements, "trace": trace, "deaths": deaths, "returns": returns,
          "stop": stop}[part](program, mpirun, folder)
 
 
