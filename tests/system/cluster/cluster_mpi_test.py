@@ -286,14 +286,22 @@ def trace(program, mpirun, folder):
     cluster.update(model=f"{folder}/model", requests=2, rows_once=1, known=-1)
     with open(f"{folder}/simulated", "w") as file:
         json.dump(cluster, file)
-    done = subprocess.run([program, "simulate", "--json", "--cluster", f"{folder}/simulated", "--requests",
-                           f"{folder}/requests", "--from-trace", f"{folder}/trace"],
-                          capture_output=True, text=True, timeout=100)
+    words = [program, "simulate", "--json", "--cluster", f"{folder}/simulated", "--requests",
+             f"{folder}/requests", "--from-trace", f"{folder}/trace"]
+    done = subprocess.run(words, capture_output=True, text=True, timeout=100)
     if done.returncode != 0:
         sys.exit(f"simulate: {done.stderr}")
     for row in json.loads(done.stdout)["rows"]:
         if row["chosen"] != chosen:
             sys.exit(f"{row['place']}: {row['chosen']} choices, {chosen} were recorded")
+    with open(f"{folder}/trace") as file:
+        lines = file.readlines()
+    last = max(i for i, line in enumerate(lines) if line.startswith("0 0 0 0 "))
+    with open(f"{folder}/trace", "w") as file:
+        file.writelines(lines[:last])
+    done = subprocess.run(words, capture_output=True, text=True, timeout=100)
+    if done.returncode != 2 or "has 5 requests" not in done.stderr:
+        sys.exit(f"a trace without the last request: {done.returncode} {done.stderr}")
     done = subprocess.run(mpi(mpirun, folder, "-n", "3") + command(program, folder, "--trace",
                                                                    f"{folder}/other"),
                           capture_output=True, text=True, timeout=100)
