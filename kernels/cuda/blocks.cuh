@@ -13,13 +13,7 @@
 
 #include "kernels/cpu/types.h"
 #include "kernels/cuda/cuda_kernels.h"
-#include "kernels/cuda/math.cuh"
-
-/* 8 weights as they are in memory; of a quantised type: 8 numbers, scale, and where it has it, what
- * is added. */
-struct mp_eight {
-    uint32_t word[8];
-};
+#include "kernels/cuda/grids.cuh"
 
 MP_DEVICE int mp_is_quant(const int type)
 {
@@ -86,14 +80,8 @@ MP_DEVICE float mp_zero_of(const int type)
     case MP_WTYPE_Q8_0:
     case MP_WTYPE_IQ4_NL:
     case MP_WTYPE_IQ4_XS: return 128.0f;
-    default: return 0.0f;
+    default: return type >= MP_WTYPE_FIRST_GRID ? 128.0f : 0.0f;
     }
-}
-
-/* Byte i of the word as a float: 0x4b000000 is 2^23, the byte becomes its last eight bits. */
-MP_DEVICE float mp_byte_less(uint32_t word, uint32_t i, float zero)
-{
-    return mp_as_float(mp_permute(word, 0x4b000000u, 0x7440u + i)) - (8388608.0f + zero);
 }
 
 /* Weight i of 8, whose number is byte i % 4 of `word`. */
@@ -103,71 +91,6 @@ MP_DEVICE float mp_decoded(const struct mp_eight *from, const int type, uint32_t
     const float scale = mp_as_float(from->word[2]);
 
     return mp_has_added(type) ? mp_fma(scale, number, mp_as_float(from->word[3])) : scale * number;
-}
-
-/* ---- bytes at a multiple of `align`, a power of two */
-
-MP_DEVICE uint32_t mp_load_byte(const MP_GLOBAL char *at)
-{
-    return *(const MP_GLOBAL uint8_t *)at;
-}
-
-MP_DEVICE uint32_t mp_load_half(const MP_GLOBAL char *at, const uint32_t align)
-{
-    return align == 1 ? mp_load_byte(at) | mp_load_byte(at + 1) << 8
-                      : *(const MP_GLOBAL uint16_t *)at;
-}
-
-MP_DEVICE uint32_t mp_load_word(const MP_GLOBAL char *at, const uint32_t align)
-{
-    return align < 4 ? mp_load_half(at, align) | mp_load_half(at + 2, align) << 16
-                     : *(const MP_GLOBAL uint32_t *)at;
-}
-
-/* Two words or four. */
-MP_DEVICE void mp_load_words(uint32_t *to, const int count, const MP_GLOBAL char *at,
-                             const uint32_t align)
-{
-    if (align >= 4 * (uint32_t)count) {
-        const struct mp_words words = count == 4 ? mp_load(at) : mp_load_pair(at);
-
-        MP_UNROLL
-        for (int i = 0; i < count; i++)
-            to[i] = words.word[i];
-        return;
-    }
-    MP_UNROLL
-    for (int i = 0; i < count; i++)
-        to[i] = mp_load_word(at + 4 * i, align);
-}
-
-/* 8 bytes at any address by five loads, and none beyond them: halves of words at even addresses;
- * of what is left one byte is the first or the last but one, the other one the last. */
-MP_DEVICE void mp_load_any(uint32_t *to, const MP_GLOBAL char *at)
-{
-    const uint32_t odd = (uint32_t)(uint64_t)at & 1;
-    const uint32_t front = mp_load_word(at + odd, 2);
-    const uint32_t back = mp_load_half(at + odd + 4, 2) | mp_load_byte(at + (odd ? 0 : 6)) << 16 |
-                          mp_load_byte(at + 7) << 24;
-
-    to[0] = mp_permute(front, back, odd ? 0x2106u : 0x3210u);
-    to[1] = mp_permute(front, back, odd ? 0x7543u : 0x7654u);
-}
-
-/* 8 numbers of 4 bits, the lower halves of bytes or the others. */
-MP_DEVICE void mp_load_nibbles(uint32_t *to, const MP_GLOBAL char *at, uint32_t high,
-                               const uint32_t align)
-{
-    mp_load_words(to, 2, at, align);
-    MP_UNROLL
-    for (int i = 0; i < 2; i++)
-        to[i] = to[i] >> 4 * high & 0x0f0f0f0fu;
-}
-
-/* Four bits of `bits` become the fifth bits of the bytes of a word. */
-MP_DEVICE uint32_t mp_spread(uint32_t bits)
-{
-    return ((bits & 15) * 0x00204081u & 0x01010101u) << 4;
 }
 
 /* Four numbers of 4 bits, one in each byte, become those bytes of a list of 16. */
@@ -221,8 +144,8 @@ MP_DEVICE void mp_load_q5_0(struct mp_eight *to, const MP_GLOBAL char *block, ui
     const uint32_t fifth = mp_load_byte(block + 2 + c / 8);
 
     mp_load_nibbles(to->word, block + 6 + c % 16, c / 16, align);
-    to->word[0] |= mp_spread(fifth);
-    to->word[1] |= mp_spread(fifth >> 4);
+    to->word[0] |= mp_apart(fifth) << 4;
+    to->word[1] |= mp_apart(fifth >> 4) << 4;
     to->word[2] = mp_as_bits(mp_half_low(mp_load_half(block, align)));
 }
 
@@ -235,8 +158,8 @@ MP_DEVICE void mp_load_q5_1(struct mp_eight *to, const MP_GLOBAL char *block, ui
     mp_load_words(head, 2, block, align);
     fifth = head[1] >> c / 8 * 8;
     mp_load_nibbles(to->word, block + 8 + c % 16, c / 16, align);
-    to->word[0] |= mp_spread(fifth);
-    to->word[1] |= mp_spread(fifth >> 4);
+    to->word[0] |= mp_apart(fifth) << 4;
+    to->word[1] |= mp_apart(fifth >> 4) << 4;
     to->word[2] = mp_as_bits(mp_half_low(head[0]));
     to->word[3] = mp_as_bits(mp_half_high(head[0]));
 }

@@ -272,7 +272,12 @@ struct mp_cuda_spin {
     X(Q4_K, q4_k)            \
     X(Q5_K, q5_k)            \
     X(Q6_K, q6_k)            \
-    X(IQ4_XS, iq4_xs)
+    X(IQ4_XS, iq4_xs)        \
+    X(IQ2_XXS, iq2_xxs)      \
+    X(IQ2_XS, iq2_xs)        \
+    X(IQ2_S, iq2_s)          \
+    X(IQ3_XXS, iq3_xxs)      \
+    X(IQ3_S, iq3_s)
 
 /* X(name, struct of its parameter): for weights of such a type. They are in an image of their own,
  * kernels/cuda/TYPE.ptx. */
@@ -365,20 +370,25 @@ struct mp_cuda_spin {
     X(spin, mp_cuda_spin)
 
 /* The others: of each quantised type, of tensor cores. */
-#define MP_CUDA_QUANT_KERNEL_MAP(X)  \
-    MP_CUDA_QUANT_KERNELS(X, q4_0)   \
-    MP_CUDA_QUANT_KERNELS(X, q4_1)   \
-    MP_CUDA_QUANT_KERNELS(X, q5_0)   \
-    MP_CUDA_QUANT_KERNELS(X, q5_1)   \
-    MP_CUDA_QUANT_KERNELS(X, q8_0)   \
-    MP_CUDA_QUANT_KERNELS(X, iq4_nl) \
-    MP_CUDA_QUANT_KERNELS(X, mxfp4)  \
-    MP_CUDA_QUANT_KERNELS(X, q2_k)   \
-    MP_CUDA_QUANT_KERNELS(X, q3_k)   \
-    MP_CUDA_QUANT_KERNELS(X, q4_k)   \
-    MP_CUDA_QUANT_KERNELS(X, q5_k)   \
-    MP_CUDA_QUANT_KERNELS(X, q6_k)   \
-    MP_CUDA_QUANT_KERNELS(X, iq4_xs)
+#define MP_CUDA_QUANT_KERNEL_MAP(X)   \
+    MP_CUDA_QUANT_KERNELS(X, q4_0)    \
+    MP_CUDA_QUANT_KERNELS(X, q4_1)    \
+    MP_CUDA_QUANT_KERNELS(X, q5_0)    \
+    MP_CUDA_QUANT_KERNELS(X, q5_1)    \
+    MP_CUDA_QUANT_KERNELS(X, q8_0)    \
+    MP_CUDA_QUANT_KERNELS(X, iq4_nl)  \
+    MP_CUDA_QUANT_KERNELS(X, mxfp4)   \
+    MP_CUDA_QUANT_KERNELS(X, q2_k)    \
+    MP_CUDA_QUANT_KERNELS(X, q3_k)    \
+    MP_CUDA_QUANT_KERNELS(X, q4_k)    \
+    MP_CUDA_QUANT_KERNELS(X, q5_k)    \
+    MP_CUDA_QUANT_KERNELS(X, q6_k)    \
+    MP_CUDA_QUANT_KERNELS(X, iq4_xs)  \
+    MP_CUDA_QUANT_KERNELS(X, iq2_xxs) \
+    MP_CUDA_QUANT_KERNELS(X, iq2_xs)  \
+    MP_CUDA_QUANT_KERNELS(X, iq2_s)   \
+    MP_CUDA_QUANT_KERNELS(X, iq3_xxs) \
+    MP_CUDA_QUANT_KERNELS(X, iq3_s)
 #define MP_CUDA_TENSOR_MAP(X)            \
     X(tensor_bf16, mp_cuda_matmul)       \
     X(tensor_f16, mp_cuda_matmul)        \

@@ -1,5 +1,5 @@
 /*
- * What blocks of 256 elements mean whose numbers come from a grid (grids.c): sizes of 8 or 4
+ * What blocks of 256 elements mean whose numbers come from a grid (grids.h): sizes of 8 or 4
  * elements are one entry, their signs a bit each. A group of 16 or 32 elements has 4 bits b as its
  * scale, 2b + 1; `d`, a 16-bit float, is the first field of each type.
  */

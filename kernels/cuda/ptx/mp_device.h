@@ -12,6 +12,8 @@
     extern "C" __attribute__((global)) __attribute__((launch_bounds(threads, blocks))) void name( \
         const struct params p)
 #define MP_DEVICE static inline __attribute__((device)) __attribute__((always_inline))
+/* An array that no kernel writes, in global memory: `const` would put it into constant memory. */
+#define MP_TABLE static __attribute__((device))
 #define MP_GLOBAL __attribute__((address_space(1)))
 #define MP_UNROLL _Pragma("unroll")
 #define MP_NO_UNROLL _Pragma("nounroll")

@@ -25,6 +25,7 @@
 #else
 #define MP_DEVICE static inline
 #endif
+#define MP_TABLE static const
 #define MP_GLOBAL
 #ifdef __clang__ /* unrolls by itself, and then takes minutes under sanitizers */
 #define MP_UNROLL _Pragma("nounroll")

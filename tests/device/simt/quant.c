@@ -1,4 +1,9 @@
 /* The kernels of quantised types, as kernels.c has the others. */
+#include "kernels/cuda/iq2_s.cu"
+#include "kernels/cuda/iq2_xs.cu"
+#include "kernels/cuda/iq2_xxs.cu"
+#include "kernels/cuda/iq3_s.cu"
+#include "kernels/cuda/iq3_xxs.cu"
 #include "kernels/cuda/iq4_nl.cu"
 #include "kernels/cuda/iq4_xs.cu"
 #include "kernels/cuda/mxfp4.cu"

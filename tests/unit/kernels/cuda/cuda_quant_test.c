@@ -278,6 +278,7 @@ static void experts(void)
 
 static void images(void)
 {
+    CHECK_EQ(LEN(types), MP_WTYPE_COUNT - MP_WTYPE_PLAIN_COUNT);
     for (size_t i = 0; i < LEN(types); i++) {
         const struct mp_cuda_type *type = mp_cuda_type(types[i]);
         const char *name = mp_wtype_name(types[i]);
@@ -297,7 +298,7 @@ static void images(void)
         CHECK_EQ(type->tensor, MP_CUDA_KERNEL_COUNT);
     }
     CHECK(mp_cuda_type(MP_WTYPE_BF16)->image == NULL);
-    CHECK(mp_cuda_type(MP_WTYPE_IQ3_S) == NULL && mp_cuda_type(MP_WTYPE_COUNT) == NULL);
+    CHECK(mp_cuda_type(MP_WTYPE_COUNT) == NULL);
 }
 
 int main(void)
