@@ -14,6 +14,8 @@ add_test(NAME static/make_ptx_full COMMAND tools/make_ptx --verify WORKING_DIREC
 set_tests_properties(static/make_ptx_full PROPERTIES LABELS full SKIP_RETURN_CODE 77)
 add_test(NAME static/ptxas COMMAND tools/make_ptx --assemble WORKING_DIRECTORY ${PROJECT_SOURCE_DIR})
 set_tests_properties(static/ptxas PROPERTIES LABELS static SKIP_RETURN_CODE 77)
+add_test(NAME static/ptxas_full COMMAND tools/make_ptx --report WORKING_DIRECTORY ${PROJECT_SOURCE_DIR})
+set_tests_properties(static/ptxas_full PROPERTIES LABELS full SKIP_RETURN_CODE 77 TIMEOUT 3600)
 add_test(NAME static/mutation COMMAND python3 tests/mutation/run.py --check ${PROJECT_BINARY_DIR}
     WORKING_DIRECTORY ${PROJECT_SOURCE_DIR})
 set_tests_properties(static/mutation PROPERTIES LABELS static)
