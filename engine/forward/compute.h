@@ -86,9 +86,9 @@ struct mp_compute_ops {
                    const struct mp_norm *norm, float *scores);
     /* Wait for scores(T, E) of the last router(). */
     enum mp_status (*read_scores)(struct mp_compute *c, float *scores);
-    /* Optional: behind router() of the layer that is open, compute the prediction that router()
-     * would give of x and this later layer's norm, too. It comes with read_scores(), without
-     * another wait; read_guess() is after that. */
+    /* Optional: before router() of the layer that is open, ask it for the prediction, too, that it
+     * would give of x and this later layer's norm. It comes with read_scores(), without another
+     * wait; read_guess() is after that. */
     void (*guess)(struct mp_compute *c, uint32_t layer);
     void (*read_guess)(struct mp_compute *c, float *scores);
     /* Optional: weights(T, R) := the weights of these experts, for models whose weights are not the

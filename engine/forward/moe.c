@@ -78,8 +78,8 @@ static enum mp_status op_scores(void *ctx, uint32_t moe_layer, float *scores)
     if (status != MP_OK)
         return status;
     mp_engine_open_layer(engine, moe_layer);
-    c->ops->router(c, engine->layer_of[moe_layer], MP_ARRAY_XN, NULL, scores);
     guess_next(engine, moe_layer);
+    c->ops->router(c, engine->layer_of[moe_layer], MP_ARRAY_XN, NULL, scores);
     if (host_looks(engine))
         show_input(engine);
     status = c->ops->read_scores(c, scores);

@@ -183,7 +183,8 @@ struct mp_cuda_resolve {
  * A router and what follows from its scores, with the bits of rmsnorm, gemv, softmax, top_k and
  * resolve one by one: out := the normed rows, kept (0: none) := the rows as they are, scores (T, E)
  * := softmax(w out); then, unless choose.top_k is 0, `choose` and `list`. The last block does what
- * follows the scores. in.tokens: 1..8.
+ * follows the scores. in.tokens: 1..8. next: another router of the same type and shape, and a norm
+ * of the same rows: its scores (T, E) := softmax(next.w norm'(x)); w 0: none.
  */
 struct mp_cuda_route {
     struct mp_cuda_normed in;
@@ -193,6 +194,9 @@ struct mp_cuda_route {
     uint64_t turn;      /* u32, 0 before and after; launches one after another may share it */
     struct mp_cuda_top_k choose; /* its scores may be others */
     struct mp_cuda_resolve list;
+    struct {
+        uint64_t w, norm, scores;
+    } next;
     uint32_t experts, pad;
 };
 

@@ -195,8 +195,8 @@ static struct mp_cuda_grid project(const struct mp_cuda_project *p)
 
 static struct mp_cuda_grid route(const struct mp_cuda_route *p)
 {
-    return grid_of(MP_GEMV_BLOCKS(p->experts, p->in.cols), p->in.tokens > 0, 1,
-                   MP_GEMV_WARPS * MP_LANES, MP_ROUTE_SHARED);
+    return grid_of(MP_GEMV_BLOCKS(p->experts, p->in.cols) * (p->next.w != 0 ? 2 : 1),
+                   p->in.tokens > 0, 1, MP_GEMV_WARPS * MP_LANES, MP_ROUTE_SHARED);
 }
 
 /* Tiles of tokens of one expert beyond these come one after another in a block. */

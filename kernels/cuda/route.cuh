@@ -210,21 +210,39 @@ MP_DEVICE void mp_route_input(const struct mp_cuda_route *p, const struct mp_nor
     }
 }
 
-/* Scores; then the last block does what needs all of them. */
+/* The row of token t's scores; behind those of the router, the next one's. */
+MP_DEVICE MP_GLOBAL float *mp_route_row(const struct mp_cuda_route *p, uint32_t t)
+{
+    const int next = t >= p->in.tokens;
+
+    return (MP_GLOBAL float *)(next ? p->next.scores : p->scores) +
+           (uint64_t)(next ? t - p->in.tokens : t) * p->experts;
+}
+
+/* Scores; then the last block does what needs all of them. The next router's blocks are behind
+ * those of the first. */
 MP_DEVICE void mp_route(const struct mp_cuda_route *p, const int type, const int tokens)
 {
+    const uint32_t blocks = MP_GEMV_BLOCKS(p->experts, p->in.cols);
+    const int next = mp_block_x() >= blocks;
     struct mp_norms *norms = mp_norms_shared();
-    const struct mp_cuda_part part = { p->w, p->scores, 0, p->experts, 0 };
+    struct mp_cuda_part part = { p->w, p->scores, 0, p->experts, 0 };
+    struct mp_cuda_normed in = p->in;
 
-    mp_part_gemv(norms, &p->in, &part);
-    mp_norms_fill(norms, &p->in);
+    if (next) {
+        part.w = p->next.w;
+        part.y = p->next.scores;
+        in.norm = p->next.norm;
+    }
+    mp_part_gemv(norms, &in, &part);
+    mp_norms_fill(norms, &in);
     mp_route_input(p, norms);
-    mp_gemv_block(&norms->gemv, type, 1, tokens, mp_block_x());
+    mp_gemv_block(&norms->gemv, type, 1, tokens, mp_block_x() - (next ? blocks : 0));
     if (!mp_is_last_block((MP_GLOBAL uint32_t *)p->turn, mp_blocks_x(), (uint32_t *)(norms + 1)))
         return;
     MP_NO_UNROLL
-    for (uint32_t t = mp_warp(); t < p->in.tokens; t += MP_GEMV_WARPS)
-        mp_softmax_row((MP_GLOBAL float *)p->scores + (uint64_t)t * p->experts, p->experts);
+    for (uint32_t t = mp_warp(); t < p->in.tokens * (p->next.w != 0 ? 2u : 1u); t += MP_GEMV_WARPS)
+        mp_softmax_row(mp_route_row(p, t), p->experts);
     if (p->choose.top_k == 0)
         return;
     mp_sync();

@@ -121,7 +121,8 @@ static struct counts count(struct harness *h, uint32_t tokens, uint32_t position
     return c;
 }
 
-/* The last of a few steps; every expert is resident, unless a budget says less. */
+/* The last of a few steps; every expert is resident, unless a budget says less: 99 % has those that
+ * the steps need. */
 static struct counts step(bool graphs, uint32_t tokens, uint32_t ctx, unsigned percent,
                           uint32_t *layers_p)
 {
@@ -147,9 +148,11 @@ static struct counts step(bool graphs, uint32_t tokens, uint32_t ctx, unsigned p
     harness_open(&options, &h);
     mp_space_wait_filled(h.engine->space); /* or the stager's locks are counted */
     for (unsigned i = 0; i < 7; i++)
-        feed(&h, tokens, percent < 100 ? i : 0); /* the same: in the end their experts are there */
-    counts = count(&h, tokens, percent < 100 ? 7 : 0, NULL);
-    if (graphs && percent == 100)
+        feed(&h, tokens, percent < 99 ? i : 0); /* the same: in the end their experts are there */
+    counts = count(&h, tokens, percent < 99 ? 7 : 0, NULL);
+    CHECK_EQ(mp_pager_slots(h.engine->pager) < h.engine->shape.layers * h.engine->shape.experts,
+             percent < 100);
+    if (graphs && percent >= 99)
         CHECK_EQ(fake_api.calls("cuGraphLaunch"), 1);
     *layers_p = h.model.layers;
     harness_close(&h);
@@ -224,8 +227,8 @@ static void waits_are_asleep_where_no_processor_is_left(void)
     show("host-driven, 1 token, 25 %, asleep", false, 1, 64, 25);
 }
 
-/* What the next layer's gate says comes with a layer's scores. */
-static void a_guess_costs_no_wait(void)
+/* What the next layer's gate says comes with a layer's scores, or with a graph. */
+static void a_guess_costs_no_wait_and_no_launch(void)
 {
     uint32_t layers;
     struct counts c;
@@ -233,9 +236,18 @@ static void a_guess_costs_no_wait(void)
     spin = &spin_awake;
     predictor = "gate";
     c = step(false, 1, 64, 25, &layers);
-    predictor = NULL;
     print("host-driven, gate, 25 %", &c, layers);
     CHECK_EQ(c.waits, layers + 1);
+    c = step(false, 1, 64, 99, &layers);
+    print("host-driven, gate, 99 %", &c, layers);
+    CHECK_EQ(c.waits, layers + 1);
+    CHECK_EQ(c.work.kernels, OUTSIDE + PER_LAYER * layers);
+    c = step(true, 1, 64, 99, &layers);
+    print("graph, gate, 99 %", &c, layers);
+    CHECK_EQ(c.waits, 1);
+    CHECK_EQ(c.work.kernels, OUTSIDE + PER_LAYER * layers);
+    CHECK_EQ(c.work.copies, 5); /* the guesses, too */
+    predictor = NULL;
 }
 
 /* ---- misses where they are wanted: the pair of experts of each layer, by position */
@@ -329,7 +341,7 @@ int main(void)
     setenv("FAKECUDA_GRANULE", "4096", 1);
     find_fake();
     RUN(steps_have_few_kernels);
-    RUN(a_guess_costs_no_wait);
+    RUN(a_guess_costs_no_wait_and_no_launch);
     RUN(waits_are_asleep_where_no_processor_is_left);
     RUN(a_layer_with_misses_costs_a_wait);
     return 0;

@@ -239,6 +239,17 @@ static void graphs_change_no_prediction(void)
     with_each(compare_graphs);
 }
 
+/* Where an expert has no slot, the next gate's scores come with the graph's. */
+static void a_graph_guesses_what_the_host_does(void)
+{
+    for (size_t m = 0; m < MP_ARRAY_LEN(models); m++) {
+        struct harness_options options = options_of(models[m], "cuda", "gate");
+
+        options.budget_bytes = harness_plan(&options, NULL).full_bytes - 1;
+        compare_graphs(&options);
+    }
+}
+
 /* Each layer's CPU experts begin and do not end before the prediction is there; and its bits are
  * those of a run in which they did not wait. */
 static void predict_beside_experts(struct harness_options *options)
@@ -272,12 +283,14 @@ static void no_predictor_waits_for_experts_of_the_cpu(void)
 
 int main(int argc, char **argv)
 {
+    setenv("FAKECUDA_GRANULE", "4096", 1); /* budgets between no experts and all */
     find_fake();
     if (argc > 1 && strcmp(argv[1], "late") == 0)
         fake_api.timing(7, 2);
     RUN(a_partial_forward_with_all_experts_is_the_host_s);
     RUN(a_partial_forward_without_some_experts_is_the_host_s);
     RUN(graphs_change_no_prediction);
+    RUN(a_graph_guesses_what_the_host_does);
     RUN(no_predictor_waits_for_experts_of_the_cpu);
     return 0;
 }

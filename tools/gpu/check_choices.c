@@ -113,6 +113,9 @@ static void route(struct check *c, unsigned type, uint32_t experts, uint32_t col
         .channels = 768,
         .works = works,
     };
+    p.next.w = check_at(check_weights(c, (enum mp_wtype)type, (size_t)experts * cols));
+    p.next.norm = check_at(check_floats(c, cols));
+    p.next.scores = check_at(check_space(c, (size_t)tokens * experts * sizeof(float)));
     for (unsigned again = 0; again < 3; again++) /* the count of blocks begins anew each time */
         check_launch(c, mp_cuda_route(type, tokens), &p, what);
     check_end(c);

@@ -93,7 +93,10 @@ struct mp_device {
         uint32_t tokens;
     } ahead;
 
-    bool guessed;                    /* scores of a guess stand behind those of the router */
+    /* Scores of a guess stand behind those of the router, or will when it is queued: of this layer.
+     */
+    bool guessed;
+    uint32_t guess_layer;
     mp_cu_event seen;                /* recorded last by mp_device_finish() */
     uint64_t seen_count;             /* waits for it */
     uint64_t seen_ns, seen_batches;  /* when it was seen, and the stream's batches before it */
@@ -222,7 +225,10 @@ void mp_device_compute_combine(struct mp_compute *c, uint32_t layer, const float
 void mp_device_combine_done(struct mp_compute *c, uint32_t layer, const float *weights);
 void mp_device_router(struct mp_device *device, uint32_t layer, mp_cu_ptr x, mp_cu_ptr scores);
 /* The same in one launch, with what `route` says follows (its first members, w, out, scores and
- * experts are filled in); false: x is no norm's result that waits, and nothing was done. */
+ * experts are filled in); false: x is no norm's result that waits, and nothing was done. next: have
+ * it compute a later layer's gate of the same rows, too; false: its router has another type. */
+bool mp_device_route_next(const struct mp_device *device, uint32_t layer, uint32_t later,
+                          mp_cu_ptr scores, struct mp_cuda_route *route);
 bool mp_device_route(struct mp_device *device, uint32_t layer, mp_cu_ptr x, mp_cu_ptr scores,
                      struct mp_cuda_route *route);
 void mp_device_gate(struct mp_device *device, uint32_t layer, mp_cu_ptr x,

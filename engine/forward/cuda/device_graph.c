@@ -81,8 +81,8 @@ static uint32_t tokens_of(const struct mp_engine_config *c)
     return wanted < MP_DEVICE_FEW_TOKENS ? wanted : MP_DEVICE_FEW_TOKENS;
 }
 
-/* Bytes of what stands on the device: table, work, row, expert, misses, scores, x. */
-#define THERE_COUNT 7
+/* Bytes of what stands on the device: table, work, row, expert, misses, scores, x, guesses. */
+#define THERE_COUNT 8
 
 static void measure(const struct mp_engine_config *c, uint32_t slices, uint64_t bytes[THERE_COUNT])
 {
@@ -96,6 +96,7 @@ static void measure(const struct mp_engine_config *c, uint32_t slices, uint64_t 
     bytes[4] = L * S * sizeof(uint32_t);
     bytes[5] = L * N * E * sizeof(float);
     bytes[6] = L * N * H * sizeof(float);
+    bytes[7] = bytes[5];
 }
 
 /* Operations from behind `first` MoE layers on, at most. */
@@ -136,7 +137,7 @@ uint64_t mp_device_graph_bytes(const struct mp_engine_config *config, uint32_t s
 static void list_there(struct mp_device_graphs *g, mp_cu_ptr *there[THERE_COUNT])
 {
     mp_cu_ptr *const all[THERE_COUNT] = { &g->table,  &g->work,   &g->row, &g->expert,
-                                          &g->misses, &g->scores, &g->x };
+                                          &g->misses, &g->scores, &g->x,   &g->guesses };
 
     memcpy(there, all, sizeof(all));
 }
@@ -155,6 +156,7 @@ static enum mp_status make_memory(struct mp_device *device, struct mp_device_gra
         { (void **)&g->places, bytes[0] },
         { (void **)&g->missed, bytes[4] },
         { (void **)&g->seen, bytes[5] },
+        { (void **)&g->guessed, bytes[7] },
     };
     enum mp_status status = MP_OK;
 
@@ -163,6 +165,16 @@ static enum mp_status make_memory(struct mp_device *device, struct mp_device_gra
     for (size_t i = 0; i < sizeof(here) / sizeof(here[0]) && status == MP_OK; i++)
         status = mp_gpu_alloc_host(device->gpu, here[i].bytes, "graphs", here[i].address_p);
     return status;
+}
+
+/* Is what the next layer's gate says asked for? Where every expert has a slot that is soon over. */
+static bool asks_gates(const struct mp_engine *engine)
+{
+    const struct mp_policies *p = &engine->policies;
+
+    return p->predict_ops->source == MP_SCORES_GATE &&
+           (p->prefetch_ops->choose != NULL || p->assign_ops->looks_ahead) &&
+           mp_pager_slots(engine->pager) < engine->shape.layers * engine->shape.experts;
 }
 
 enum mp_status mp_device_graphs_create(struct mp_device *device)
@@ -180,6 +192,7 @@ enum mp_status mp_device_graphs_create(struct mp_device *device)
     g->tokens_max = tokens_of(&engine->config);
     g->driver_bytes_max = driver_bytes(&engine->config, mp_device_slices(device));
     g->usual = engine->shape.layers; /* nothing is known: try */
+    g->asks = asks_gates(engine);
     g->segments = calloc(segments, sizeof(g->segments[0]));
     if (g->segments == NULL) {
         free(g);
@@ -211,6 +224,7 @@ void mp_device_graphs_destroy(struct mp_device *device)
     mp_gpu_free_host(device->gpu, g->places);
     mp_gpu_free_host(device->gpu, g->missed);
     mp_gpu_free_host(device->gpu, g->seen);
+    mp_gpu_free_host(device->gpu, g->guessed);
     device->graphs = NULL;
     free(g->segments);
     free(g);
@@ -425,6 +439,10 @@ static enum mp_status replay(struct mp_device *device, uint32_t first)
         mp_device_download(device, g->seen + first * count,
                            g->scores + first * count * sizeof(float),
                            layers * count * sizeof(float));
+    if (g->asks && layers > 1)
+        mp_device_download(device, g->guessed + first * count,
+                           g->guesses + first * count * sizeof(float),
+                           (layers - 1) * count * sizeof(float));
     mp_device_queue_result(device, engine->tokens);
     return mp_device_finish(device);
 }

@@ -22,18 +22,21 @@ struct mp_device_graphs {
     /* Of the device's memory, for graphs: planned, seen to be taken, and by the largest of them. */
     uint64_t driver_bytes_max, driver_bytes, largest_bytes;
 
-    mp_cu_ptr table;  /* struct mp_cuda_place_of (L, S, E) */
-    mp_cu_ptr work;   /* struct mp_cuda_expert, as many as N tokens can choose */
-    mp_cu_ptr row;    /* u32 (N, R) */
-    mp_cu_ptr expert; /* u32 (N, R) */
-    mp_cu_ptr misses; /* u32 (L, S) */
-    mp_cu_ptr scores; // (L, N, E)
-    mp_cu_ptr x;      // (L, N, H): before the experts
+    mp_cu_ptr table;   /* struct mp_cuda_place_of (L, S, E) */
+    mp_cu_ptr work;    /* struct mp_cuda_expert, as many as N tokens can choose */
+    mp_cu_ptr row;     /* u32 (N, R) */
+    mp_cu_ptr expert;  /* u32 (N, R) */
+    mp_cu_ptr misses;  /* u32 (L, S) */
+    mp_cu_ptr scores;  // (L, N, E)
+    mp_cu_ptr x;       // (L, N, H): before the experts
+    bool asks;         /* the next layer's gate is asked, in every layer */
+    mp_cu_ptr guesses; // (L, N, E): what it says
 
     /* Pinned. */
     struct mp_cuda_place_of *places; // (L, S, E)
     uint32_t *missed;                // (L, S)
     float *seen;                     // (L, N, E)
+    float *guessed;                  // (L, N, E)
 
     bool known; /* the table is valid for this generation of the space */
     uint64_t generation;
@@ -53,6 +56,9 @@ struct mp_device_graphs {
 /* Queue the rest of the batch behind its first `done` MoE layers, up to its logits; 0: all of it,
  * from its ids. */
 enum mp_status mp_device_graph_queue(struct mp_device *device, uint32_t done) MP_MUST_CHECK;
+
+/* Is what the next gate says computed with this MoE layer's scores? */
+bool mp_device_graph_guesses(const struct mp_device *device, uint32_t moe_layer);
 
 /*
  * After a replay that began with MoE layer `first`: notify pager and policies of the layers from

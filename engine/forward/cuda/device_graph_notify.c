@@ -40,12 +40,25 @@ static void give_seen_scores(struct mp_device *device, uint32_t moe_layer, float
     memcpy(scores, device->graphs->seen + moe_layer * count, count * sizeof(float));
 }
 
+/* The guess becomes that of read_guess(), as if the host drove the layer. */
+static void give_guess(struct mp_engine *engine, uint32_t moe_layer)
+{
+    const size_t count = (size_t)engine->tokens * engine->shape.experts;
+
+    if (!mp_device_graph_guesses(engine->device, moe_layer))
+        return;
+    memcpy(engine->state.scores + count, engine->device->graphs->guessed + moe_layer * count,
+           count * sizeof(float));
+    engine->predict.guess_here = true;
+}
+
 static enum mp_status done_scores(void *ctx, uint32_t moe_layer, float *scores)
 {
     struct mp_engine *engine = ctx;
 
     mp_engine_open_layer(engine, moe_layer);
     give_seen_scores(engine->device, moe_layer, scores);
+    give_guess(engine, moe_layer);
     engine->scores = scores;
     return MP_OK;
 }
@@ -58,6 +71,10 @@ static enum mp_status gate_scores(struct mp_device *device, uint32_t moe_layer, 
     const uint32_t layer = engine->layer_of[target];
     enum mp_status status;
 
+    if (engine->predict.guess_here && target == moe_layer + 1) {
+        mp_device_read_guess(&device->compute, scores);
+        return MP_OK;
+    }
     mp_device_gate(device, layer, kept_x(device, moe_layer),
                    &device->weights.layers[layer].ffn_norm, device->state.scores);
     status = mp_device_read_scores(&device->compute, scores);

@@ -22,6 +22,21 @@ static mp_cu_ptr scores_of(const struct mp_device *device, uint32_t moe_layer)
            (uint64_t)moe_layer * engine->tokens * engine->shape.experts * sizeof(float);
 }
 
+static mp_cu_ptr guesses_of(const struct mp_device *device, uint32_t moe_layer)
+{
+    return device->graphs->guesses + (scores_of(device, moe_layer) - device->graphs->scores);
+}
+
+bool mp_device_graph_guesses(const struct mp_device *device, uint32_t moe_layer)
+{
+    const struct mp_engine *engine = device->engine;
+    struct mp_cuda_route route;
+
+    return device->graphs->asks && moe_layer + 1 < engine->shape.layers &&
+           mp_device_route_next(device, engine->layer_of[moe_layer],
+                                engine->layer_of[moe_layer + 1], 0, &route);
+}
+
 static struct mp_cuda_top_k choice_of(const struct mp_device *device, uint32_t moe_layer)
 {
     const struct mp_shape *shape = &device->engine->shape;
@@ -72,9 +87,14 @@ static void queue_route(struct mp_device *device, uint32_t moe_layer)
         .choose = choice_of(device, moe_layer),
         .list = list_of(device, moe_layer, 0),
     };
-    const bool done = mp_device_route(device, engine->layer_of[moe_layer], device->state.xn,
-                                      given ? device->state.scores : route.choose.scores, &route);
+    bool done;
 
+    if (mp_device_graph_guesses(device, moe_layer))
+        (void)mp_device_route_next(device, engine->layer_of[moe_layer],
+                                   engine->layer_of[moe_layer + 1], guesses_of(device, moe_layer),
+                                   &route);
+    done = mp_device_route(device, engine->layer_of[moe_layer], device->state.xn,
+                           given ? device->state.scores : route.choose.scores, &route);
     mp_assert(done); /* the layer's norm came just before, and of few tokens */
     (void)done;
 }

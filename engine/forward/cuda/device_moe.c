@@ -64,6 +64,39 @@ void mp_device_gate(struct mp_device *device, uint32_t layer, mp_cu_ptr x,
     mp_device_router(device, layer, s->xe, scores);
 }
 
+bool mp_device_route_next(const struct mp_device *device, uint32_t layer, uint32_t later,
+                          mp_cu_ptr scores, struct mp_cuda_route *route)
+{
+    const struct mp_layer_weights *w = &device->weights.layers[later];
+
+    if (w->router.type != device->weights.layers[layer].router.type)
+        return false;
+    route->next.w = (uintptr_t)w->router.data;
+    route->next.norm = (uintptr_t)w->ffn_norm.w;
+    route->next.scores = scores;
+    return true;
+}
+
+static uint64_t count_scores(const struct mp_compute *c)
+{
+    return (uint64_t)c->engine->tokens * c->engine->shape.experts;
+}
+
+/* A guess stands behind the scores: by the same launch, if there is a kernel for both. */
+static void route_and_guess(struct mp_device *device, uint32_t layer, mp_cu_ptr x)
+{
+    const struct mp_device_state *s = &device->state;
+    const mp_cu_ptr behind = s->scores + count_scores(&device->compute) * sizeof(float);
+    const uint32_t later = device->guess_layer;
+    struct mp_cuda_route route = { .kept = 0 };
+
+    if (device->ahead.in == s->x && mp_device_route_next(device, layer, later, behind, &route) &&
+        mp_device_route(device, layer, x, s->scores, &route))
+        return;
+    mp_device_router(device, layer, x, s->scores);
+    mp_device_gate(device, later, s->x, &device->weights.layers[later].ffn_norm, behind);
+}
+
 /* They stay on the device until they are read. */
 void mp_device_compute_router(struct mp_compute *c, uint32_t layer, enum mp_array in,
                               const struct mp_norm *norm, float *scores)
@@ -74,22 +107,17 @@ void mp_device_compute_router(struct mp_compute *c, uint32_t layer, enum mp_arra
     (void)scores;
     if (norm != NULL)
         mp_device_gate(device, layer, s->array[in], norm, s->scores);
+    else if (device->guessed)
+        route_and_guess(device, layer, s->array[in]);
     else
         mp_device_router(device, layer, s->array[in], s->scores);
 }
 
-static uint64_t count_scores(const struct mp_compute *c)
-{
-    return (uint64_t)c->engine->tokens * c->engine->shape.experts;
-}
-
-/* A guess stands behind the scores. */
 void mp_device_guess(struct mp_compute *c, uint32_t layer)
 {
     struct mp_device *device = mp_device_of(c);
 
-    mp_device_gate(device, layer, device->state.x, &c->weights->layers[layer].ffn_norm,
-                   device->state.scores + count_scores(c) * sizeof(float));
+    device->guess_layer = layer;
     device->guessed = true;
 }
 

@@ -259,6 +259,11 @@ static void route(const struct mp_cuda_route *p, int type, const struct out *out
         (void)floats(out, p->kept, T * H, true);
     (void)floats(out, p->scores, T * p->experts, true);
     (void)range(out, p->turn, sizeof(uint32_t), true);
+    if (p->next.w != 0) {
+        (void)range(out, p->next.w, type_bytes(type, (uint64_t)p->experts * H), false);
+        (void)floats(out, p->next.norm, H, false);
+        (void)floats(out, p->next.scores, T * p->experts, true);
+    }
     if (p->choose.top_k == 0)
         return;
     top_k(&p->choose, out);

@@ -94,6 +94,8 @@ static struct mp_cuda_route outputs(const struct mp_cuda_route *of)
     r.out = at(operand((size_t)T * of->in.cols * sizeof(float)));
     r.kept = at(operand((size_t)T * of->in.cols * sizeof(float)));
     r.scores = at(operand((size_t)T * E * sizeof(float)));
+    if (of->next.w != 0)
+        r.next.scores = at(operand((size_t)T * E * sizeof(float)));
     r.choose.scores = r.scores;
     r.choose.expert = r.list.expert = at(operand((size_t)T * R * sizeof(uint32_t)));
     r.choose.weight = at(operand((size_t)T * R * sizeof(float)));
@@ -101,6 +103,18 @@ static struct mp_cuda_route outputs(const struct mp_cuda_route *of)
     r.list.row = at(operand((size_t)T * R * sizeof(uint32_t)));
     r.list.misses = at(operand(sizeof(uint32_t)));
     return r;
+}
+
+static void next_router(enum mp_wtype type, const struct mp_cuda_route *r)
+{
+    const struct mp_cuda_part part = { r->next.w, r->next.scores, 0, r->experts, 0 };
+    const struct mp_cuda_softmax softmax = { r->next.scores, r->experts, r->in.tokens, r->experts,
+                                             0 };
+    struct mp_cuda_normed in = r->in;
+
+    in.norm = r->next.norm;
+    multiplied(type, &part, normed(&in), in.cols, in.tokens, (float *)(uintptr_t)r->next.scores);
+    launch(MP_CUDA_KERNEL_softmax, &softmax);
 }
 
 static void one_by_one(enum mp_wtype type, struct mp_cuda_route *r)
@@ -122,11 +136,11 @@ static void same_bytes(uint64_t a, uint64_t b, size_t bytes)
 }
 
 static void route_of(enum mp_wtype type, uint32_t experts, uint32_t cols, uint32_t tokens,
-                     uint32_t top_k)
+                     uint32_t top_k, bool next)
 {
     const uint32_t ranks = tokens * top_k, works = ranks < experts ? ranks : experts;
     struct mp_cuda_place_of *table = operand(experts * sizeof(*table));
-    const struct mp_cuda_route of = {
+    struct mp_cuda_route of = {
         .in = input(cols, tokens),
         .w = at(weights(type, (size_t)experts * cols)),
         .choose = { .experts = experts, .top_k = top_k, .tokens = tokens },
@@ -138,12 +152,22 @@ static void route_of(enum mp_wtype type, uint32_t experts, uint32_t cols, uint32
                   .works = works },
         .experts = experts,
     };
-    struct mp_cuda_route a = outputs(&of), b = outputs(&of);
+    struct mp_cuda_route a, b;
 
+    if (next) {
+        of.next.w = at(weights(type, (size_t)experts * cols));
+        of.next.norm = at(floats(cols));
+    }
+    a = outputs(&of);
+    b = outputs(&of);
     for (uint32_t e = 0; e < experts; e++)
         table[e] = (struct mp_cuda_place_of){ 16 * e, 16 * e + 1, 16 * e + 2, e % 4 != 1 };
     launch(mp_cuda_route(type, tokens), &a);
     one_by_one(type, &b);
+    if (next) {
+        next_router(type, &b);
+        same_bytes(a.next.scores, b.next.scores, (size_t)tokens * experts * sizeof(float));
+    }
     same_bytes(a.out, b.out, (size_t)tokens * cols * sizeof(float));
     same_bytes(a.kept, a.in.x, (size_t)tokens * cols * sizeof(float));
     same_bytes(a.scores, b.scores, (size_t)tokens * experts * sizeof(float));
@@ -192,11 +216,13 @@ static void scores_alone(void)
 static void route(void)
 {
     for (int type = 0; type < MP_WTYPE_PLAIN_COUNT; type++) {
-        route_of((enum mp_wtype)type, 8, 1032, 1, 2);
-        route_of((enum mp_wtype)type, 33, 33, 5, 4);
-        route_of((enum mp_wtype)type, 128, 40, 8, 8);
+        for (int next = 0; next < 2; next++) {
+            route_of((enum mp_wtype)type, 8, 1032, 1, 2, next);
+            route_of((enum mp_wtype)type, 33, 33, 5, 4, next);
+            route_of((enum mp_wtype)type, 128, 40, 8, 8, next);
+        }
     }
-    route_of(MP_WTYPE_BF16, 300, 40, 2, 6); /* more than a block has threads */
+    route_of(MP_WTYPE_BF16, 300, 40, 2, 6, false); /* more than a block has threads */
     scores_alone();
 }
 
