@@ -324,6 +324,11 @@ mp_test(device/cuda_counts_test LIBS mp_engine m SOURCES tests/model/harness.c)
 mp_fake_cuda(device/cuda_counts_test)
 target_link_options(device_cuda_counts_test PRIVATE -Wl,--wrap=pthread_mutex_lock
     -Wl,--wrap=pthread_cond_wait -Wl,--wrap=pthread_cond_timedwait)
+mp_test(device/cuda_early_test LIBS mp_engine m SOURCES tests/model/harness.c
+    VARIANTS able sm_89 driver_12_2)
+mp_fake_cuda(device/cuda_early_test able sm_89 driver_12_2)
+mp_test(device/fakecuda/test/early_test LIBS mp_options ${CMAKE_DL_LIBS})
+mp_fake_cuda(device/fakecuda/test/early_test)
 mp_test(device/fakecuda/test/streams_test LIBS mp_options ${CMAKE_DL_LIBS} VARIANTS prompt seeded lazy)
 mp_fake_cuda(device/fakecuda/test/streams_test prompt seeded lazy)
 mp_test(device/fakecuda/test/failures_test LIBS mp_options ${CMAKE_DL_LIBS} VARIANTS prompt seeded lazy)

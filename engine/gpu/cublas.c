@@ -373,6 +373,7 @@ static enum mp_status run_cublas(struct mp_gemm *gemm, const struct stream_state
         status = mp_gpu_launch(gemm->gpu, state->stream, type->round, &round);
     if (status != MP_OK)
         return status;
+    mp_gpu_chain_cut(gemm->gpu, state->stream);
     return check(gemm,
                  gemm->call.gemm(state->handle, OP_T, OP_N, (int)p->rows, (int)p->tokens,
                                  (int)p->cols, &one, (const void *)(uintptr_t)p->w,

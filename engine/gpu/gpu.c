@@ -21,6 +21,10 @@
 /* Of mma.sync with BF16, 16 columns at a time. */
 #define TENSOR_CAPABILITY_MIN 80
 
+/* Of griddepcontrol, and of drivers whose graphs have such edges. */
+#define EARLY_CAPABILITY_MIN 90
+#define EARLY_VERSION_MIN 12030
+
 /* Of the driver's compiler: options of cuModuleLoadDataEx. */
 enum { JIT_ERROR_LOG_BUFFER = 5, JIT_ERROR_LOG_BYTES = 6 };
 
@@ -124,13 +128,35 @@ static enum mp_status load_ptx(struct mp_gpu *gpu, struct image *image)
     return mp_gpu_check(gpu, result, "cuModuleLoadDataEx", "the kernels");
 }
 
-static enum mp_status load_image(struct mp_gpu *gpu, struct image *image)
+static enum mp_status load_module(struct mp_gpu *gpu, struct image *image)
 {
-    const struct mp_cu_calls *call = &gpu->cuda->call;
     enum mp_status status = load_cubin(gpu, image);
 
     if (status == MP_OK && *image->module == NULL)
         status = load_ptx(gpu, image);
+    return status;
+}
+
+static enum mp_status load_early(struct mp_gpu *gpu, struct image *image)
+{
+    const char *ptx = image->ptx;
+    char *early = mp_gpu_early_ptx(ptx);
+    enum mp_status status;
+
+    if (early == NULL)
+        return mp_fail_no_memory("the kernels", strlen(ptx));
+    image->ptx = early;
+    status = load_module(gpu, image);
+    image->ptx = ptx;
+    free(early);
+    return status;
+}
+
+static enum mp_status load_image(struct mp_gpu *gpu, struct image *image)
+{
+    const struct mp_cu_calls *call = &gpu->cuda->call;
+    enum mp_status status = gpu->early ? load_early(gpu, image) : load_module(gpu, image);
+
     for (unsigned k = image->first; k < image->end && status == MP_OK; k++) {
         const char *name = mp_cuda_kernel_name((enum mp_cuda_kernel)k);
 
@@ -184,6 +210,20 @@ enum mp_status mp_gpu_load_type(struct mp_gpu *gpu, uint32_t type)
     return status == MP_OK ? load_image(gpu, &image) : status;
 }
 
+static bool can_begin_early(const struct mp_gpu *gpu)
+{
+    const bool can =
+        gpu->device.capability >= EARLY_CAPABILITY_MIN && gpu->cuda->version >= EARLY_VERSION_MIN;
+
+    if (!can && mp_gpu_wants_early())
+        mp_log_warn("cuda",
+                    "%s has compute capability %d.%d and driver %d.%d; programmatic dependent "
+                    "launch needs 9.0 and 12.3, and is off",
+                    gpu->device.name, gpu->device.capability / 10, gpu->device.capability % 10,
+                    gpu->cuda->version / 1000, gpu->cuda->version % 1000 / 10);
+    return can && mp_gpu_wants_early();
+}
+
 enum mp_status mp_gpu_open(unsigned ordinal, struct mp_gpu **gpu_p)
 {
     const struct mp_cuda *cuda;
@@ -203,6 +243,7 @@ enum mp_status mp_gpu_open(unsigned ordinal, struct mp_gpu **gpu_p)
         return mp_fail_no_memory("the CUDA device", sizeof(*gpu));
     gpu->cuda = cuda;
     gpu->device = device;
+    gpu->early = can_begin_early(gpu);
     gpu->life = mp_cuda_life_get(device.id);
     pthread_mutex_init(&gpu->plain_lock, NULL);
     pthread_mutex_init(&gpu->shared_lock, NULL);
@@ -307,6 +348,7 @@ enum mp_status mp_gpu_record(struct mp_gpu *gpu, mp_cu_event event, mp_cu_stream
 {
     const enum mp_status status = mp_gpu_enter(gpu);
 
+    mp_gpu_chain_cut(gpu, stream);
     return status != MP_OK ? status
                            : mp_gpu_check(gpu, gpu->cuda->call.event_record(event, stream),
                                           "cuEventRecord", gpu->device.name);
@@ -325,6 +367,7 @@ enum mp_status mp_gpu_order(struct mp_gpu *gpu, mp_cu_stream stream, mp_cu_event
 {
     const enum mp_status status = mp_gpu_enter(gpu);
 
+    mp_gpu_chain_cut(gpu, stream);
     return status != MP_OK ? status
                            : mp_gpu_check(gpu, gpu->cuda->call.stream_wait_event(stream, event, 0),
                                           "cuStreamWaitEvent", gpu->device.name);
@@ -387,11 +430,64 @@ static enum mp_status allow_shared(struct mp_gpu *gpu, enum mp_cuda_kernel kerne
     return status;
 }
 
+void mp_gpu_chain(struct mp_gpu *gpu, mp_cu_stream stream)
+{
+    gpu->chain = stream;
+    gpu->chain_kernel = false;
+}
+
+void mp_gpu_chain_cut(struct mp_gpu *gpu, mp_cu_stream stream)
+{
+    if (stream == gpu->chain)
+        gpu->chain_kernel = false;
+}
+
+bool mp_gpu_is_early(const struct mp_gpu *gpu)
+{
+    return gpu->early;
+}
+
+/* Ordered by the kernel's own wait, not by the stream. */
+static enum mp_status launch_early(struct mp_gpu *gpu, mp_cu_stream stream,
+                                   enum mp_cuda_kernel kernel, const struct mp_cuda_grid *grid,
+                                   void **parameters)
+{
+    const struct mp_cu_launch_attribute early = { .id = MP_CU_LAUNCH_PROGRAMMATIC,
+                                                  .value.programmatic = 1 };
+    const struct mp_cu_launch_config config = {
+        .grid_x = grid->x,
+        .grid_y = grid->y,
+        .grid_z = grid->z,
+        .block_x = grid->threads,
+        .block_y = 1,
+        .block_z = 1,
+        .shared_bytes = grid->shared_bytes,
+        .stream = stream,
+        .attributes = &early,
+        .attribute_count = 1,
+    };
+
+    return mp_gpu_check(
+        gpu, gpu->cuda->call.launch_ex(&config, gpu->functions[kernel], parameters, NULL),
+        "cuLaunchKernelEx", mp_cuda_kernel_name(kernel));
+}
+
+static enum mp_status launch(struct mp_gpu *gpu, mp_cu_stream stream, enum mp_cuda_kernel kernel,
+                             const struct mp_cuda_grid *grid, void **parameters)
+{
+    return mp_gpu_check(gpu,
+                        gpu->cuda->call.launch(gpu->functions[kernel], grid->x, grid->y, grid->z,
+                                               grid->threads, 1, 1, grid->shared_bytes, stream,
+                                               parameters, NULL),
+                        "cuLaunchKernel", mp_cuda_kernel_name(kernel));
+}
+
 enum mp_status mp_gpu_launch(struct mp_gpu *gpu, mp_cu_stream stream, enum mp_cuda_kernel kernel,
                              const void *params)
 {
     const struct mp_cuda_grid grid = mp_cuda_kernel_grid(kernel, params);
     void *parameters[] = { (void *)(uintptr_t)params }; /* the driver reads them during the call */
+    const bool chained = gpu->early && stream == gpu->chain;
     enum mp_status status;
 
     if (grid.x == 0 || grid.y == 0 || grid.z == 0)
@@ -400,11 +496,10 @@ enum mp_status mp_gpu_launch(struct mp_gpu *gpu, mp_cu_stream stream, enum mp_cu
     if (status == MP_OK)
         status = allow_shared(gpu, kernel, grid.shared_bytes);
     if (status == MP_OK)
-        status = mp_gpu_check(gpu,
-                              gpu->cuda->call.launch(gpu->functions[kernel], grid.x, grid.y, grid.z,
-                                                     grid.threads, 1, 1, grid.shared_bytes, stream,
-                                                     parameters, NULL),
-                              "cuLaunchKernel", mp_cuda_kernel_name(kernel));
+        status = chained && gpu->chain_kernel ? launch_early(gpu, stream, kernel, &grid, parameters)
+                                              : launch(gpu, stream, kernel, &grid, parameters);
+    if (chained)
+        gpu->chain_kernel = status == MP_OK;
     return status;
 }
 
@@ -414,6 +509,7 @@ enum mp_status mp_gpu_capture_begin(struct mp_gpu *gpu, mp_cu_stream stream)
 {
     const enum mp_status status = mp_gpu_enter(gpu);
 
+    mp_gpu_chain_cut(gpu, stream);
     return status != MP_OK
                ? status
                : mp_gpu_check(gpu,
@@ -429,6 +525,7 @@ enum mp_status mp_gpu_capture_end(struct mp_gpu *gpu, mp_cu_stream stream,
     mp_cu_graph_exec exec = NULL;
     enum mp_status status = mp_gpu_enter(gpu);
 
+    mp_gpu_chain_cut(gpu, stream);
     if (status == MP_OK)
         status = mp_gpu_check(gpu, call->capture_end(stream, &graph), "cuStreamEndCapture",
                               gpu->device.name);
@@ -447,6 +544,7 @@ enum mp_status mp_gpu_replay(struct mp_gpu *gpu, mp_cu_stream stream, mp_cu_grap
 {
     const enum mp_status status = mp_gpu_enter(gpu);
 
+    mp_gpu_chain_cut(gpu, stream);
     return status != MP_OK ? status
                            : mp_gpu_check(gpu, gpu->cuda->call.graph_launch(graph, stream),
                                           "cuGraphLaunch", gpu->device.name);

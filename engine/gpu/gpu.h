@@ -22,8 +22,9 @@ struct mp_gpu;
 
 struct mp_gpu_config {
     char cubins[512]; /* folder with the output of tools/make_cubins; empty: none */
+    uint64_t pdl;     /* programmatic dependent launch, see mp_gpu_chain() */
 };
-extern const struct mp_opt mp_gpu_opts[]; /* MOEPAGER_CUDA_CUBINS */
+extern const struct mp_opt mp_gpu_opts[]; /* MOEPAGER_CUDA_CUBINS, MOEPAGER_CUDA_PDL */
 
 /* Configure all devices; to be called at the start of a program, before any is opened. The second
  * form is for programs without settings (engine/session/settings.h). */
@@ -107,6 +108,17 @@ enum mp_status mp_gpu_clear(struct mp_gpu *gpu, mp_cu_stream stream, mp_cu_ptr d
 /* Queue a kernel; *params is copied. Nothing is queued if it has no work (a grid of 0). */
 enum mp_status mp_gpu_launch(struct mp_gpu *gpu, mp_cu_stream stream, enum mp_cuda_kernel kernel,
                              const void *params) MP_MUST_CHECK;
+
+/*
+ * With MOEPAGER_CUDA_PDL, on a device and a driver that can: a kernel on this stream whose
+ * predecessor there is a kernel begins before that has ended, also as part of a graph, and waits
+ * for its end before it reads or writes anything. Whoever queues otherwise than by this header says
+ * so by mp_gpu_chain_cut(). One stream for each device, before it is used.
+ */
+void mp_gpu_chain(struct mp_gpu *gpu, mp_cu_stream stream);
+void mp_gpu_chain_cut(struct mp_gpu *gpu, mp_cu_stream stream);
+/* Do they begin early? */
+bool mp_gpu_is_early(const struct mp_gpu *gpu);
 
 /*
  * Graphs: work that is queued on the stream between begin and end is not executed but captured,

@@ -22,6 +22,10 @@ const struct mp_opt mp_gpu_opts[] = {
     MP_OPT_TEXT("CUDA_CUBINS", struct mp_gpu_config, cubins, "",
                 "Folder with the CUDA kernels compiled by tools/make_cubins, so that the driver "
                 "need not compile them; empty, or none for this device there: it does."),
+    MP_OPT(MP_OPT_BOOL, "CUDA_PDL", struct mp_gpu_config, pdl, "off", 0, 1,
+           "A kernel begins while the one before it ends, and waits for it (programmatic dependent "
+           "launch); compute capability 9.0 or later, driver 12.3 or later. Nobody has measured it "
+           "on a GPU. The output is the same."),
     MP_OPT_END,
 };
 
@@ -32,9 +36,38 @@ void mp_gpu_configure(const struct mp_gpu_config *config)
     chosen = *config;
 }
 
+bool mp_gpu_wants_early(void)
+{
+    return chosen.pdl != 0;
+}
+
 void mp_gpu_configure_from_environment(void)
 {
     (void)mp_opt_load(mp_gpu_opts, "MOEPAGER_", &chosen);
+}
+
+/* The first occurrence becomes `by`, of the same length. */
+static void replace(char *text, const char *what, const char *by)
+{
+    char *at = strstr(text, what);
+
+    if (at != NULL)
+        memcpy(at, by, strlen(by));
+}
+
+/* What clang 14 does not know stands in comments, see kernels/cuda/ptx/mp_device.h. */
+char *mp_gpu_early_ptx(const char *ptx)
+{
+    char *text = strdup(ptx);
+
+    if (text == NULL)
+        return NULL;
+    replace(text, ".version 7.4", ".version 7.8");
+    replace(text, ".target sm_75", ".target sm_90");
+    replace(text, ".target sm_80", ".target sm_90");
+    for (char *at = strstr(text, "//>"); at != NULL; at = strstr(at, "//>"))
+        memset(at, ' ', 3);
+    return text;
 }
 
 /* FNV-1a of the PTX, as tools/make_cubins has it. */

@@ -25,6 +25,12 @@ struct mp_gpu {
     /* Kernels that every device has, those for tensor cores, those of types of weights. */
     mp_cu_module modules[2 + MP_WTYPE_COUNT];
     char image[600]; /* the file of the first module, or "PTX" */
+
+    /* Kernels may begin early: then all wait for those before them. The stream where they do, and
+     * whether the last that was queued there is a kernel: of the thread that uses the stream. */
+    bool early;
+    mp_cu_stream chain;
+    bool chain_kernel;
     mp_cu_function functions[MP_CUDA_KERNEL_COUNT];
     /* Limit of dynamic shared memory set for each kernel. It only grows, under the lock, so that
      * the driver's last value is the largest. Relaxed: a thread that sees an old value checks again
@@ -47,6 +53,11 @@ enum mp_status mp_gpu_check(const struct mp_gpu *gpu, mp_cu_result result, const
 /* The kernels of `ptx` compiled for a device of this capability (90 is 9.0), to be freed by the
  * caller, and their file's name. NULL: there are none; an unusable file is warned about. */
 void *mp_gpu_cubin_read(const char *ptx, int capability, char *path, size_t path_bytes);
+
+/* Is programmatic dependent launch wanted? */
+bool mp_gpu_wants_early(void);
+/* A copy of `ptx` for compute capability 9.0 whose kernels may begin early; NULL: no memory. */
+char *mp_gpu_early_ptx(const char *ptx);
 
 /* For calls that release something: keeps the caller's error record. */
 void mp_gpu_undone(const struct mp_gpu *gpu, mp_cu_result result, const char *call);

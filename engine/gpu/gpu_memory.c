@@ -227,6 +227,7 @@ enum mp_status mp_gpu_upload(struct mp_gpu *gpu, mp_cu_stream stream, mp_cu_ptr 
     enum mp_status status = mp_gpu_enter(gpu);
     bool done = false;
 
+    mp_gpu_chain_cut(gpu, stream);
     if (status == MP_OK)
         status = copy_plain(gpu, stream, dst, (char *)(uintptr_t)src, bytes, true, &done);
     if (status == MP_OK && bytes > 0 && !done)
@@ -241,6 +242,7 @@ enum mp_status mp_gpu_download(struct mp_gpu *gpu, mp_cu_stream stream, void *ds
     enum mp_status status = mp_gpu_enter(gpu);
     bool done = false;
 
+    mp_gpu_chain_cut(gpu, stream);
     if (status == MP_OK)
         status = copy_plain(gpu, stream, src, dst, bytes, false, &done);
     if (status == MP_OK && bytes > 0 && !done)
@@ -254,6 +256,7 @@ enum mp_status mp_gpu_copy(struct mp_gpu *gpu, mp_cu_stream stream, mp_cu_ptr ds
 {
     enum mp_status status = mp_gpu_enter(gpu);
 
+    mp_gpu_chain_cut(gpu, stream);
     if (status == MP_OK && bytes > 0)
         status = mp_gpu_check(gpu, gpu->cuda->call.copy_on_device(dst, src, bytes, stream),
                               "cuMemcpyDtoDAsync", gpu->device.name);
@@ -264,6 +267,7 @@ enum mp_status mp_gpu_clear(struct mp_gpu *gpu, mp_cu_stream stream, mp_cu_ptr d
 {
     enum mp_status status = mp_gpu_enter(gpu);
 
+    mp_gpu_chain_cut(gpu, stream);
     if (status == MP_OK && bytes > 0)
         status = mp_gpu_check(gpu, gpu->cuda->call.set_bytes(dst, 0, bytes, stream),
                               "cuMemsetD8Async", gpu->device.name);

@@ -36,6 +36,7 @@ struct counts {
 
 static const struct mp_spin *spin; /* of engines that are opened */
 static const char *predictor;      /* or NULL */
+static bool early;                 /* kernels begin early */
 
 /* ---- locks, of moepager's own code (tests/tests.cmake) */
 
@@ -131,6 +132,7 @@ static struct counts step(bool graphs, uint32_t tokens, uint32_t ctx, unsigned p
     struct counts counts;
     struct harness h;
 
+    mp_gpu_configure(&(struct mp_gpu_config){ .pdl = early });
     options.backend = "cuda";
     options.sequences = options.tokens_max = options.wanted_max = tokens;
     options.ctx = ctx;
@@ -250,6 +252,26 @@ static void a_guess_costs_no_wait_and_no_launch(void)
     predictor = NULL;
 }
 
+/* All of a graph's but the first, which is behind a copy; of those that the host queues, all that
+ * are not behind a copy or an event. */
+static void most_kernels_begin_early(void)
+{
+    uint32_t layers;
+    struct counts c;
+
+    spin = &spin_awake;
+    early = true;
+    c = step(true, 1, 64, 100, &layers);
+    printf("graph, early: %llu of %llu\n", (unsigned long long)c.work.early,
+           (unsigned long long)c.work.kernels);
+    CHECK_EQ(c.work.early, OUTSIDE + PER_LAYER * layers - 1);
+    c = step(false, 1, 64, 100, &layers);
+    printf("host-driven, early: %llu of %llu\n", (unsigned long long)c.work.early,
+           (unsigned long long)c.work.kernels);
+    CHECK_EQ(c.work.early, 26);
+    early = false;
+}
+
 /* ---- misses where they are wanted: the pair of experts of each layer, by position */
 
 static const uint32_t pairs[][LAYERS] = {
@@ -342,6 +364,7 @@ int main(void)
     find_fake();
     RUN(steps_have_few_kernels);
     RUN(a_guess_costs_no_wait_and_no_launch);
+    RUN(most_kernels_begin_early);
     RUN(waits_are_asleep_where_no_processor_is_left);
     RUN(a_layer_with_misses_costs_a_wait);
     return 0;

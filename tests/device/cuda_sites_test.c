@@ -227,11 +227,12 @@ static void without_cublas_its_own_kernels_multiply(void)
 }
 
 /* variant: cublas, or [table|window][-exclusive][-hybrid|-graphs]. Those with windows wait asleep,
- * the others awake: not as time will have it. */
+ * the others awake: not as time will have it. Kernels of graphs begin early. */
 int main(int argc, char **argv)
 {
     begin(argc, argv);
     options.spin = strstr(variant, "window") != NULL ? &spin_asleep : &spin_awake;
+    mp_gpu_configure(&(struct mp_gpu_config){ .pdl = strstr(variant, "graphs") != NULL });
     find_fake();
     set_budget();
     if (strcmp(variant, "cublas") == 0) {

@@ -48,7 +48,7 @@ static void write_file(int arch, const char *text)
 /* Open a device with the files of `folder` and compare where its kernels are from. */
 static void opens_with(const char *folder, const char *image, const char *warning)
 {
-    struct mp_gpu_config config = { "" };
+    struct mp_gpu_config config = { .pdl = 0 };
     struct mp_gpu *gpu = NULL;
 
     snprintf(config.cubins, sizeof(config.cubins), "%s", folder);
@@ -130,6 +130,40 @@ static void whatever_fails_while_it_is_read_there_is_the_ptx(void)
                       body, NULL);
 }
 
+/* A folder has no files of kernels that begin early: these have another sum. */
+static void kernels_that_begin_early_are_another_text(void)
+{
+    struct mp_gpu_config config = { .pdl = 1 };
+    struct mp_gpu *gpu = NULL;
+
+    write_file(90, mp_cuda_image);
+    snprintf(config.cubins, sizeof(config.cubins), "%s", test_tmpdir());
+    mp_gpu_configure(&config);
+    CHECK_EQ(mp_gpu_open(0, &gpu), MP_OK);
+    CHECK(mp_gpu_is_early(gpu));
+    CHECK_STR(mp_gpu_image(gpu), "PTX");
+    mp_gpu_close(gpu);
+}
+
+static void early_body(const struct fault_plan *plan, void *ctx)
+{
+    struct mp_gpu *gpu = NULL;
+    enum mp_status status;
+
+    (void)ctx;
+    fault_begin(plan);
+    status = mp_gpu_open(0, &gpu);
+    CHECK_EQ(status, fault_end() > 0 && plan->mode != FAULT_COUNT ? MP_ERR_NO_MEMORY : MP_OK);
+    mp_gpu_close(gpu);
+    check_nothing_lives();
+    fake_api.reset();
+}
+
+static void without_memory_for_that_text_there_is_no_device(void)
+{
+    CHECK(fault_sweep(FAULT_BIT(strdup), early_body, NULL) > 0);
+}
+
 int main(void)
 {
     find_fake();
@@ -139,5 +173,7 @@ int main(void)
     RUN(a_file_has_at_most_64_mib);
     RUN(a_driver_that_is_lost_meanwhile_is_an_error);
     RUN(whatever_fails_while_it_is_read_there_is_the_ptx);
+    RUN(kernels_that_begin_early_are_another_text);
+    RUN(without_memory_for_that_text_there_is_no_device);
     return 0;
 }

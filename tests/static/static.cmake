@@ -12,6 +12,8 @@ add_test(NAME static/make_ptx COMMAND tools/make_ptx --check
 set_tests_properties(static/make_ptx PROPERTIES LABELS static SKIP_RETURN_CODE 77)
 add_test(NAME static/make_ptx_full COMMAND tools/make_ptx --verify WORKING_DIRECTORY ${PROJECT_SOURCE_DIR})
 set_tests_properties(static/make_ptx_full PROPERTIES LABELS full SKIP_RETURN_CODE 77)
+add_test(NAME static/ptx_early COMMAND python3 tools/ptx_early.py WORKING_DIRECTORY ${PROJECT_SOURCE_DIR})
+set_tests_properties(static/ptx_early PROPERTIES LABELS static)
 add_test(NAME static/ptxas COMMAND tools/make_ptx --assemble WORKING_DIRECTORY ${PROJECT_SOURCE_DIR})
 set_tests_properties(static/ptxas PROPERTIES LABELS static SKIP_RETURN_CODE 77)
 add_test(NAME static/ptxas_full COMMAND tools/make_ptx --report WORKING_DIRECTORY ${PROJECT_SOURCE_DIR})

@@ -7,7 +7,8 @@
  * pager and policies; its graph alone; and that graph with the step's experts copied to memory of
  * cuMemAlloc, which no pager knows ("plain"). Prints JSON: medians over the rounds of the
  * milliseconds of a step, by the host's clock, from its beginning until the logits are on the host.
- * The logits of all three have to be the same bits. 0; 1: an error, or other bits; 77: no driver.
+ * The logits of all three have to be the same bits; `logits` is a sum of them (FNV-1a), `early`
+ * whether kernels began early (MOEPAGER_CUDA_PDL). 0; 1: an error, or other bits; 77: no driver.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -190,14 +191,26 @@ static int compare(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
+static uint64_t sum_of(const struct bench *b)
+{
+    const unsigned char *bytes = (const unsigned char *)b->logits;
+    uint64_t sum = UINT64_C(0xcbf29ce484222325);
+
+    for (size_t i = 0; i < logits_bytes(b); i++)
+        sum = (sum ^ bytes[i]) * UINT64_C(0x100000001b3);
+    return sum;
+}
+
 static void show(struct bench *b, unsigned rounds)
 {
     for (int way = 0; way < WAYS; way++)
         qsort(b->ms[way], rounds, sizeof(double), compare);
     printf("{\"batch\": %u, \"pager_ms\": %.4f, \"graph_ms\": %.4f, \"plain_ms\": %.4f, "
-           "\"ratio\": %.4f, \"same_bits\": %s}\n",
+           "\"ratio\": %.4f, \"same_bits\": %s, \"early\": %s, \"logits\": \"%016llx\"}\n",
            b->tokens, b->ms[PAGER][rounds / 2], b->ms[GRAPH][rounds / 2], b->ms[PLAIN][rounds / 2],
-           b->ms[PAGER][rounds / 2] / b->ms[PLAIN][rounds / 2], b->same_bits ? "true" : "false");
+           b->ms[PAGER][rounds / 2] / b->ms[PLAIN][rounds / 2], b->same_bits ? "true" : "false",
+           mp_gpu_is_early(b->engine->device->gpu) ? "true" : "false",
+           (unsigned long long)sum_of(b));
 }
 
 static void close_all(struct bench *b)

@@ -300,12 +300,28 @@ def graph(run):
     path = make_model(run)
     model_row(run)
 
+    def step(batch, early):
+        return run.json([run.bin / "gpu_bench_step", "--model", path,
+                         "--device", str(run.args.device), "--batch", str(batch),
+                         *(["--rounds", "1", "--steps", "2"] if run.args.dry_run else [])], 30,
+                        env={"MOEPAGER_CUDA_PDL": early})
+
+    def early(batch, off):
+        """Programmatic dependent launch: the same logits, and what a graph takes with it."""
+        on = step(batch, "on")
+        if not on["early"]:
+            run.row(f"batch {batch}, kernels begin early", "", "left out: needs 9.0 and driver 12.3")
+            return
+        run.row(f"batch {batch}, graph: early / not",
+                "ok" if on["logits"] == off["logits"] else "WRONG",
+                f"{on['graph_ms']:.3f} / {off['graph_ms']:.3f} ms", "same logits",
+                f"{on['graph_ms'] / off['graph_ms']:.3f}")
+
     def one(batch):
-        r = run.json([run.bin / "gpu_bench_step", "--model", path, "--device", str(run.args.device),
-                      "--batch", str(batch),
-                      *(["--rounds", "1", "--steps", "2"] if run.args.dry_run else [])], 30)
+        r = step(batch, "off")
         run.row(f"batch {batch}, all resident: pager / plain", verdict(run, r["ratio"] <= 1.02),
                 f"{r['pager_ms']:.3f} / {r['plain_ms']:.3f} ms", "<= 1.02", f"{r['ratio']:.3f}")
+        run.attempt(f"batch {batch}, kernels begin early", early, batch, r)
 
     for batch in (1, 8):
         run.attempt(f"batch {batch}", one, batch)

@@ -324,6 +324,7 @@ enum mp_status mp_device_queues_open(struct mp_device *device)
         if (status == MP_OK)
             status = open_events(queue);
     }
+    mp_gpu_chain(device->gpu, mp_device_stream(device));
     return status == MP_OK ? mp_gpu_event_open(device->gpu, true, &device->seen) : status;
 }
 

@@ -8,15 +8,37 @@
  * tests/device/simt/mp_device.h stands in its place. Only operations that round correctly are used,
  * and none that flushes denormals, so that both give the same bits.
  */
-#define MP_KERNEL(name, params, threads, blocks)                                                  \
-    extern "C" __attribute__((global)) __attribute__((launch_bounds(threads, blocks))) void name( \
-        const struct params p)
 #define MP_DEVICE static inline __attribute__((device)) __attribute__((always_inline))
 /* An array that no kernel writes, in global memory: `const` would put it into constant memory. */
 #define MP_TABLE static __attribute__((device))
+
+/*
+ * A kernel. With programmatic dependent launch (engine/gpu/gpu_image.c) it may begin before the
+ * kernels before it have ended, and waits for their end, and all that they wrote, before its work.
+ * Every kernel waits, so whoever has waited for the one before it has waited for all.
+ */
+#define MP_KERNEL(name, params, threads, blocks)                                                  \
+    MP_DEVICE void name##_work(const struct params &p);                                           \
+    extern "C" __attribute__((global)) __attribute__((launch_bounds(threads, blocks))) void name( \
+        const struct params p)                                                                    \
+    {                                                                                             \
+        mp_wait_for_prior();                                                                      \
+        name##_work(p);                                                                           \
+    }                                                                                             \
+    MP_DEVICE void name##_work(const struct params &p)
 #define MP_GLOBAL __attribute__((address_space(1)))
 #define MP_UNROLL _Pragma("unroll")
 #define MP_NO_UNROLL _Pragma("nounroll")
+
+/*
+ * Instructions of compute capability 9.0 stand behind "//>": as comments, unless the loader makes
+ * them code. The next kernel may begin when all blocks of this one are here or have ended, so that
+ * at most one waits while one works.
+ */
+MP_DEVICE void mp_wait_for_prior(void)
+{
+    asm volatile("//>griddepcontrol.wait;\n\t//>griddepcontrol.launch_dependents;" ::: "memory");
+}
 
 struct mp_words {
     uint32_t word[4];

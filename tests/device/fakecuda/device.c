@@ -33,7 +33,7 @@ FAKE_EXPORT mp_cu_result cuDriverGetVersion(int *version)
     FAKE_BEGIN(cuDriverGetVersion);
     if (version == NULL)
         return fake_leave(MP_CU_ERROR_INVALID_VALUE);
-    *version = 13000;
+    *version = (int)fake.version;
     return fake_leave(MP_CU_SUCCESS);
 }
 

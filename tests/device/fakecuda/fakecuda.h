@@ -33,6 +33,9 @@
  *   - copies with memory of the host that is not pinned, the default stream, dead handles;
  *   - mapping anywhere, allocating or waiting in the thread, while a stream is captured;
  *   - the first launch of a kernel while its stream is captured: a driver may load it only then;
+ *   - programmatic dependent launch (cuLaunchKernelEx) behind anything else than a kernel that
+ * waits for those before it, and of one whose text has no griddepcontrol.wait, or touches memory
+ *     before it (here kernels run one after another all the same);
  *   - the first of these where the two are in branches of one graph, although here a graph runs in
  *     the order of its capture.
  *
@@ -49,18 +52,18 @@
  * seen as its first slice, which has a name, a UUID and an eighth of the memory), FAKECUDA_MEMORY
  * (bytes, 256 MiB), FAKECUDA_CONTEXT (bytes that a context takes, 0), FAKECUDA_NODE (bytes that
  * each operation of a graph takes, 0), FAKECUDA_CAPABILITY (90: compute capability 9.0; how much
- * shared memory a block may have), FAKECUDA_GRANULE (2 MiB), FAKECUDA_HOST_GRANULE (the same, of
- * memory of a NUMA node), FAKECUDA_HOST_NUMA (0: as with an old driver, 1, default, 2: cuMemCreate
- * on a NUMA node crashes), FAKECUDA_HOST_NODES (1: NUMA nodes of the host that have memory, from 0
- * on, 4 at most), FAKECUDA_NUMA_ID (0: the node beside each device, separated by commas, the last
- * one of all others; -1: the driver does not know), FAKECUDA_INIT (result of cuInit),
- * FAKECUDA_PROFILE (3090, h100, blackwell: calls, copies and kernels take as long as others have
- * measured there), FAKECUDA_SEED, FAKECUDA_LAZY (see timing), FAKECUDA_KEYS (0: no protection
- * keys), FAKECUDA_REGISTER (bytes that cuMemHostRegister pins at most), FAKECUDA_SHARED (a file:
- * processes that name the same share the memory of the devices), FAKECUDA_VERBOSE (1: say
- * violations at once), FAKECUDA_WRONG (KERNEL or KERNEL+BIT: each launch leaves that bit, the
- * lowest, of its results wrong, or does nothing if it has none), FAKECUDA_FAIL (NAME,NTH,RESULT: as
- * fakecuda_fail() does, once). Read when first used. */
+ * shared memory a block may have), FAKECUDA_VERSION (13000: of the driver), FAKECUDA_GRANULE (2
+ * MiB), FAKECUDA_HOST_GRANULE (the same, of memory of a NUMA node), FAKECUDA_HOST_NUMA (0: as with
+ * an old driver, 1, default, 2: cuMemCreate on a NUMA node crashes), FAKECUDA_HOST_NODES (1: NUMA
+ * nodes of the host that have memory, from 0 on, 4 at most), FAKECUDA_NUMA_ID (0: the node beside
+ * each device, separated by commas, the last one of all others; -1: the driver does not know),
+ * FAKECUDA_INIT (result of cuInit), FAKECUDA_PROFILE (3090, h100, blackwell: calls, copies and
+ * kernels take as long as others have measured there), FAKECUDA_SEED, FAKECUDA_LAZY (see timing),
+ * FAKECUDA_KEYS (0: no protection keys), FAKECUDA_REGISTER (bytes that cuMemHostRegister pins at
+ * most), FAKECUDA_SHARED (a file: processes that name the same share the memory of the devices),
+ * FAKECUDA_VERBOSE (1: say violations at once), FAKECUDA_WRONG (KERNEL or KERNEL+BIT: each launch
+ * leaves that bit, the lowest, of its results wrong, or does nothing if it has none), FAKECUDA_FAIL
+ * (NAME,NTH,RESULT: as fakecuda_fail() does, once). Read when first used. */
 
 /*
  * The nth call from now (0: the next) of the driver function `name`, or of any if it is NULL or
@@ -93,9 +96,10 @@ typedef uint64_t fakecuda_calls_fn(const char *name);
 typedef unsigned fakecuda_violations_fn(char *text, size_t bytes);
 
 /* What streams were given since the reset, replays of graphs included. idle_blocks: of kernels that
- * compute experts, those that find no row to compute; counted when the kernel runs. */
+ * compute experts, those that find no row to compute; counted when the kernel runs. early: kernels
+ * that may begin before the one before them has ended. */
 struct fakecuda_work {
-    uint64_t kernels, copies, fills, blocks, idle_blocks;
+    uint64_t kernels, copies, fills, blocks, idle_blocks, early;
 };
 typedef void fakecuda_work_fn(struct fakecuda_work *work);
 

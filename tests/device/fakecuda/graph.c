@@ -144,6 +144,7 @@ FAKE_EXPORT mp_cu_result cuStreamBeginCapture_v2(mp_cu_stream stream, int mode)
     graph->origin = s->index;
     captures[capture_count++] = graph;
     s->capture = graph;
+    s->behind_waiting = false;
     return fake_leave(MP_CU_SUCCESS);
 }
 
@@ -167,8 +168,10 @@ static void end_capture(struct fake_graph *graph)
     }
     capture_count = kept;
     for (unsigned s = 0; s < FAKE_STREAMS_MAX; s++) {
-        if (fake_streams[s].capture == graph)
-            fake_streams[s].capture = NULL;
+        if (fake_streams[s].capture != graph)
+            continue;
+        fake_streams[s].capture = NULL;
+        fake_streams[s].behind_waiting = false;
     }
     ending = graph;
     fake_object_each(FAKE_EVENT, leave_ending);
@@ -257,6 +260,7 @@ static struct fake_op *copy_op(const struct fake_op *from)
     op->grid = from->grid;
     op->block = from->block;
     op->shared_bytes = from->shared_bytes;
+    op->early = from->early;
     if (from->params == NULL)
         return op;
     op->params = malloc(from->function->param_bytes + 1);
@@ -334,6 +338,7 @@ FAKE_EXPORT mp_cu_result cuGraphLaunch(mp_cu_graph_exec exec, mp_cu_stream strea
         result = again != NULL ? fake_queue_now(s, again) : MP_CU_ERROR_OUT_OF_MEMORY;
     }
     g->launched[s->index] = s->queued;
+    s->behind_waiting = false;
     return fake_leave(result);
 }
 

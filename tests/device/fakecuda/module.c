@@ -120,9 +120,55 @@ static bool take_entry(const char *at, struct fake_function *function)
     return true;
 }
 
+/* Does the line begin with one of these? */
+static bool begins_with(const char *line, const char *const *words)
+{
+    while (*words != NULL && strncmp(line, *words, strlen(*words)) != 0)
+        words++;
+    return *words != NULL;
+}
+
+/* The instruction of a line, behind a guard. */
+static const char *instruction_of(const char *line)
+{
+    line = skip_space(line);
+    if (*line == '@')
+        line = skip_space(line + strcspn(line, " \t\n"));
+    return line;
+}
+
+/* From behind the name of the entry to the next one. */
+static void read_code(const char *at, struct fake_function *function)
+{
+    static const char *const touches[] = { "ld.", "st.", "atom.", "red.", "cp.", NULL };
+    static const char *const own[] = { "ld.param", "ld.shared", "st.shared", "ld.local",
+                                       "st.local", "ld.const",  NULL };
+    const char *end = strstr(at, ".entry");
+
+    for (; at != NULL && (end == NULL || at < end) && !function->waits; at = strchr(at + 1, '\n')) {
+        const char *instruction = instruction_of(at);
+
+        function->waits = strncmp(instruction, "griddepcontrol.wait", 19) == 0;
+        function->touches_early |=
+            begins_with(instruction, touches) && !begins_with(instruction, own);
+    }
+    function->touches_early &= function->waits;
+}
+
+static unsigned number_behind(const char *text, const char *word)
+{
+    const char *at = strstr(text, word);
+
+    return at != NULL ? (unsigned)strtoul(at + strlen(word), NULL, 10) : 0;
+}
+
 static bool read_image(const char *text, struct fake_module *module)
 {
-    if (strstr(text, ".version") == NULL || strstr(text, ".target") == NULL)
+    const unsigned target = number_behind(text, ".target sm_");
+    bool waits = false;
+
+    if (strstr(text, ".version") == NULL || strstr(text, ".target") == NULL ||
+        target > fake.capability)
         return false;
     for (const char *at = strstr(text, ".entry"); at != NULL; at = strstr(at, ".entry")) {
         struct fake_function *function = &module->entries[module->count];
@@ -132,8 +178,11 @@ static bool read_image(const char *text, struct fake_module *module)
             return false;
         function->module = module;
         module->count++;
+        read_code(at, function);
+        waits |= function->waits;
     }
-    return true;
+    return !waits || (target >= 90 && (number_behind(text, ".version ") > 7 ||
+                                       number_behind(text, ".version 7.") >= 8));
 }
 
 /* ---- calls */
@@ -269,27 +318,39 @@ static bool is_grid(const struct mp_simt_dim *g, const struct mp_simt_dim *b, un
            b->z <= 64 && (uint64_t)b->x * b->y * b->z <= 1024 && shared_bytes <= limit;
 }
 
-FAKE_EXPORT mp_cu_result cuLaunchKernel(mp_cu_function function, unsigned grid_x, unsigned grid_y,
-                                        unsigned grid_z, unsigned block_x, unsigned block_y,
-                                        unsigned block_z, unsigned shared_bytes,
-                                        mp_cu_stream stream, void **parameters, void **extra)
+/* The order is left to the kernel's wait: is there one, and one to wait for? */
+static void check_early(const struct fake_function *f, const struct fake_stream *s)
 {
-    const struct mp_simt_dim grid = { grid_x, grid_y, grid_z };
-    const struct mp_simt_dim block = { block_x, block_y, block_z };
+    if (!f->waits)
+        fake_violation("%s may begin early, and has no griddepcontrol.wait", f->name);
+    else if (f->touches_early)
+        fake_violation("%s touches memory before its griddepcontrol.wait", f->name);
+    else if (!s->behind_waiting)
+        fake_violation("%s may begin early behind what is no kernel that waits", f->name);
+}
+
+/* With the lock held; leaves. */
+static mp_cu_result launch(const struct mp_cu_launch_config *c, mp_cu_function function,
+                           void **parameters, void **extra, bool early)
+{
+    const struct mp_simt_dim grid = { c->grid_x, c->grid_y, c->grid_z };
+    const struct mp_simt_dim block = { c->block_x, c->block_y, c->block_z };
     struct fake_function *f;
     struct fake_stream *s;
     struct fake_op *op;
     int result;
 
-    FAKE_BEGIN(cuLaunchKernel);
-    FAKE_NEED_CONTEXT();
     f = fake_object(FAKE_FUNCTION, (uintptr_t)function);
-    s = f != NULL ? fake_stream_of(stream) : NULL;
+    s = f != NULL ? fake_stream_of(c->stream) : NULL;
     if (s == NULL)
         return fake_leave(MP_CU_ERROR_INVALID_HANDLE);
     if (extra != NULL || (parameters == NULL && f->param_count > 0) ||
-        !is_grid(&grid, &block, shared_bytes, f))
+        !is_grid(&grid, &block, c->shared_bytes, f))
         return fake_leave(MP_CU_ERROR_INVALID_VALUE);
+    if (early && (fake.capability < 90 || (s->capture != NULL && fake.version < 12030)))
+        return fake_leave(MP_CU_ERROR_NOT_SUPPORTED);
+    if (early)
+        check_early(f, s);
     op = fake_op_new(FAKE_KERNEL, f->kernel->name);
     if (op != NULL)
         op->params = calloc(1, f->param_bytes + 1);
@@ -303,11 +364,43 @@ FAKE_EXPORT mp_cu_result cuLaunchKernel(mp_cu_function function, unsigned grid_x
     op->function = f;
     op->grid = grid;
     op->block = block;
-    op->shared_bytes = shared_bytes;
+    op->shared_bytes = c->shared_bytes;
+    op->early = early;
     for (unsigned i = 0; i < f->param_count; i++)
         memcpy((char *)op->params + f->param_offsets[i], parameters[i], f->param_sizes[i]);
     result = fake_queue(s, op);
     return fake_leave(result);
+}
+
+FAKE_EXPORT mp_cu_result cuLaunchKernel(mp_cu_function function, unsigned grid_x, unsigned grid_y,
+                                        unsigned grid_z, unsigned block_x, unsigned block_y,
+                                        unsigned block_z, unsigned shared_bytes,
+                                        mp_cu_stream stream, void **parameters, void **extra)
+{
+    const struct mp_cu_launch_config config = { grid_x,  grid_y,       grid_z, block_x, block_y,
+                                                block_z, shared_bytes, stream, NULL,    0 };
+
+    FAKE_BEGIN(cuLaunchKernel);
+    FAKE_NEED_CONTEXT();
+    return launch(&config, function, parameters, extra, false);
+}
+
+/* Of attributes it knows one. */
+FAKE_EXPORT mp_cu_result cuLaunchKernelEx(const struct mp_cu_launch_config *config,
+                                          mp_cu_function function, void **parameters, void **extra)
+{
+    bool early = false;
+
+    FAKE_BEGIN(cuLaunchKernelEx);
+    FAKE_NEED_CONTEXT();
+    if (config == NULL || (config->attributes == NULL && config->attribute_count > 0))
+        return fake_leave(MP_CU_ERROR_INVALID_VALUE);
+    for (unsigned i = 0; i < config->attribute_count; i++) {
+        if (config->attributes[i].id != MP_CU_LAUNCH_PROGRAMMATIC)
+            return fake_leave(MP_CU_ERROR_INVALID_VALUE);
+        early = config->attributes[i].value.programmatic != 0;
+    }
+    return launch(config, function, parameters, extra, early);
 }
 
 void fake_module_launched(const struct fake_op *op)

@@ -32,6 +32,7 @@ static const struct {
     { FAKE_CALL_cuMemAddressFree, 1600 },
     { FAKE_CALL_cuMemGetInfo_v2, 8000 },
     { FAKE_CALL_cuLaunchKernel, 2500 },
+    { FAKE_CALL_cuLaunchKernelEx, 2500 },
     { FAKE_CALL_cuMemcpyHtoDAsync_v2, 2300 },
     { FAKE_CALL_cuMemcpyDtoHAsync_v2, 2300 },
 };

@@ -95,6 +95,7 @@ void fake_configure(void)
     fake.context_bytes = (size_t)fake_setting("FAKECUDA_CONTEXT", 0);
     fake.node_bytes = (size_t)fake_setting("FAKECUDA_NODE", 0);
     fake.capability = (unsigned)fake_setting("FAKECUDA_CAPABILITY", 90);
+    fake.version = (unsigned)fake_setting("FAKECUDA_VERSION", 13000);
     fake.granule = (size_t)fake_setting("FAKECUDA_GRANULE", 2ull << 20);
     fake.host_granule = (size_t)fake_setting("FAKECUDA_HOST_GRANULE", fake.granule);
     fake.registered_max = (size_t)fake_setting("FAKECUDA_REGISTER", SIZE_MAX);

@@ -92,6 +92,7 @@ struct fake_state {
     size_t node_bytes;                  /* and each operation of a graph */
     size_t granule, host_granule;
     unsigned capability; /* 10 times the compute capability */
+    unsigned version;    /* of the driver */
     size_t registered_max, registered_bytes;
     bool host_numa, host_numa_breaks;
     unsigned host_nodes; /* that have memory */

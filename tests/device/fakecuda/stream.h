@@ -43,6 +43,8 @@ struct fake_function {
     size_t param_bytes, param_offsets[4], param_sizes[4];
     unsigned param_count, shared_bytes_max;
     bool loaded; /* it has been launched */
+    /* Its text has griddepcontrol.wait, and a touch of memory before that. */
+    bool waits, touches_early;
 };
 
 struct fake_op {
@@ -76,6 +78,7 @@ struct fake_op {
     const struct fake_function *function;
     struct mp_simt_dim grid, block;
     unsigned shared_bytes;
+    bool early; /* it may begin before the kernel before it has ended */
     void *params;
     /* record: the event and which of its recordings; wait: what for */
     uint64_t event, record;
@@ -100,6 +103,8 @@ struct fake_stream {
     uint64_t failure, failed, skipped;
     uint64_t random;
     struct fake_graph *capture; /* or NULL */
+    /* What was queued last, or captured, is a kernel, which waits for those before it. */
+    bool behind_waiting;
     uint64_t handle;
 };
 

@@ -176,11 +176,13 @@ static void count_work(const struct fake_op *op)
     if (op->kind != FAKE_KERNEL)
         return;
     fake.work.kernels++;
+    fake.work.early += op->early;
     fake.work.blocks += (uint64_t)op->grid.x * op->grid.y * op->grid.z;
 }
 
 int fake_queue_now(struct fake_stream *stream, struct fake_op *op)
 {
+    stream->behind_waiting = op->kind == FAKE_KERNEL && op->function->waits;
     op->stream = stream->index;
     op->number = stream->queued + 1;
     op->queued = ++fake.now;
@@ -214,9 +216,10 @@ int fake_queue_now(struct fake_stream *stream, struct fake_op *op)
 
 int fake_queue(struct fake_stream *stream, struct fake_op *op)
 {
-    if (stream->capture != NULL)
-        return fake_graph_add(stream->capture, op, stream->index);
-    return fake_queue_now(stream, op);
+    if (stream->capture == NULL)
+        return fake_queue_now(stream, op);
+    stream->behind_waiting = op->kind == FAKE_KERNEL && op->function->waits;
+    return fake_graph_add(stream->capture, op, stream->index);
 }
 
 /* ---- calls */

@@ -38,6 +38,7 @@ static void numbers_are_the_drivers(void)
     SAME(MP_CU_STREAM_NON_BLOCKING, CU_STREAM_NON_BLOCKING);
     SAME(MP_CU_EVENT_BLOCKING_SYNC, CU_EVENT_BLOCKING_SYNC);
     SAME(MP_CU_EVENT_DISABLE_TIMING, CU_EVENT_DISABLE_TIMING);
+    SAME(MP_CU_LAUNCH_PROGRAMMATIC, CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION);
 }
 
 static void structs_have_the_drivers_layout(void)
@@ -54,6 +55,12 @@ static void structs_have_the_drivers_layout(void)
          offsetof(CUmemAllocationProp, requestedHandleTypes));
     SAME(offsetof(struct mp_cu_allocation, location), offsetof(CUmemAllocationProp, location));
     SAME(offsetof(struct mp_cu_allocation, flags), offsetof(CUmemAllocationProp, allocFlags));
+    SAME(sizeof(struct mp_cu_launch_attribute), sizeof(CUlaunchAttribute));
+    SAME(offsetof(struct mp_cu_launch_attribute, value), offsetof(CUlaunchAttribute, value));
+    SAME(sizeof(struct mp_cu_launch_config), sizeof(CUlaunchConfig));
+    SAME(offsetof(struct mp_cu_launch_config, stream), offsetof(CUlaunchConfig, hStream));
+    SAME(offsetof(struct mp_cu_launch_config, attributes), offsetof(CUlaunchConfig, attrs));
+    SAME(offsetof(struct mp_cu_launch_config, attribute_count), offsetof(CUlaunchConfig, numAttrs));
 }
 
 int main(void)

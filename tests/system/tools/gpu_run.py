@@ -281,7 +281,7 @@ def everything(build, folder):
     print(text)
     check(f"the dry run ended with {code}", code == 0, text)
     for part in ("8 of 8 settings", "<= 1.02", ">= 0.85 of copy", "cost/static <= 1.02",
-                 "% graphs)", "prefill, own", "prefill, tensor b1 p16 100 |", "driver's error codes", " 0 wrong", "on the device: took part | ok", "CPU: took part | ok",
+                 "% graphs)", "batch 1, graph: early / not | ok", "batch 8, graph: early / not | ok", "prefill, own", "prefill, tensor b1 p16 100 |", "driver's error codes", " 0 wrong", "on the device: took part | ok", "CPU: took part | ok",
                  "on the device: text | ok", "CPU: text | ok"):
         check(f"no '{part}' in the table", part in rows, text)
     check("wrote into the bundle", files(bundle.folder) == before)

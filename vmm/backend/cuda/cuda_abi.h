@@ -89,6 +89,7 @@ enum { MP_CU_STREAM_NON_BLOCKING = 1 };
 enum { MP_CU_EVENT_BLOCKING_SYNC = 1, MP_CU_EVENT_DISABLE_TIMING = 2 };
 enum { MP_CU_FUNCTION_SHARED_BYTES_MAX = 8 }; /* of cuFuncSetAttribute */
 enum { MP_CU_CAPTURE_THREAD_LOCAL = 1, MP_CU_CAPTURE_RELAXED = 2 };
+enum { MP_CU_LAUNCH_PROGRAMMATIC = 6 }; /* attribute: programmatic stream serialization */
 enum { MP_CU_CAPTURE_NONE = 0, MP_CU_CAPTURE_ACTIVE = 1 };
 
 struct mp_cu_uuid {
@@ -116,6 +117,22 @@ struct mp_cu_allocation {
 struct mp_cu_access {
     struct mp_cu_location location;
     int flags;
+};
+
+struct mp_cu_launch_attribute {
+    int id;
+    char pad[8 - sizeof(int)];
+    union {
+        char pad[64];
+        int programmatic; /* not 0: the kernel may begin before the one before it has ended */
+    } value;
+};
+
+struct mp_cu_launch_config {
+    unsigned grid_x, grid_y, grid_z, block_x, block_y, block_z, shared_bytes;
+    mp_cu_stream stream;
+    const struct mp_cu_launch_attribute *attributes;
+    unsigned attribute_count;
 };
 
 /*
@@ -215,6 +232,10 @@ struct mp_cu_access {
        mp_cu_stream stream, void **parameters, void **extra),                                      \
       (function, grid_x, grid_y, grid_z, block_x, block_y, block_z, shared_bytes, stream,          \
        parameters, extra))                                                                         \
+    X(launch_ex, cuLaunchKernelEx,                                                                 \
+      (const struct mp_cu_launch_config *config, mp_cu_function function, void **parameters,       \
+       void **extra),                                                                              \
+      (config, function, parameters, extra))                                                       \
     X(capture_begin, cuStreamBeginCapture_v2, (mp_cu_stream stream, int mode), (stream, mode))     \
     X(capture_end, cuStreamEndCapture, (mp_cu_stream stream, mp_cu_graph * graph),                 \
       (stream, graph))                                                                             \
