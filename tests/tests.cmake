@@ -276,9 +276,9 @@ add_dependencies(device_probe_test moepager)
 mp_test(device/cuda_engine_test LIBS mp_engine m SOURCES tests/model/harness.c tests/support/npy.c
     tests/model/repack_check.c VARIANTS prompt late TIMEOUT 300)
 mp_fake_cuda(device/cuda_engine_test prompt late)
-mp_test(device/device_room_test LIBS mp_engine VARIANTS auto graphs larger)
+mp_test(device/device_room_test LIBS mp_engine VARIANTS auto graphs larger several)
 mp_fake_cublas(device/device_room_test auto)
-mp_fake_cuda(device/device_room_test graphs larger)
+mp_fake_cuda(device/device_room_test graphs larger several)
 mp_test(device/costs_test LIBS mp_engine SOURCES tests/model/repack_check.c TIMEOUT 200)
 mp_fake_cuda(device/costs_test)
 mp_test(device/cuda_expert_gemm_test LIBS mp_engine m SOURCES tests/model/harness.c tests/support/npy.c

@@ -294,16 +294,29 @@ static enum mp_status capture(struct mp_device *device, uint32_t first, mp_cu_gr
     return status != MP_OK ? status : ended;
 }
 
+/* Numbers of tokens whose whole step is no graph yet. */
+static uint32_t count_to_come(const struct mp_device *device)
+{
+    uint32_t count = 0;
+
+    for (uint32_t tokens = 1; tokens <= device->graphs->tokens_max; tokens++)
+        count += segment_of(device, tokens, 0)->exec == NULL;
+    return count;
+}
+
 /* A driver may load a kernel when it is first launched, which it cannot do while capturing: what
  * has been queued kernel by kernel becomes a graph when the next step begins, and no layer is
- * open. Of the rest of steps there are so many that they take no more than the plan has for them,
- * if each takes what the largest did. */
-static bool may_capture(const struct mp_device_graphs *g, const struct mp_device_segment *segment,
+ * open. Of the rest of steps there are so many that they and all whole steps, also those that are
+ * still to come, take no more than the plan has for graphs, if each takes what the largest did. */
+static bool may_capture(const struct mp_device *device, const struct mp_device_segment *segment,
                         uint32_t first)
 {
+    const struct mp_device_graphs *g = device->graphs;
+    const uint64_t count = 1 + (uint64_t)count_to_come(device);
+
     return segment->ran && segment->exec == NULL && !g->refused &&
            (first == 0 || (g->captured < SEGMENTS_MAX &&
-                           g->driver_bytes + g->largest_bytes <= g->driver_bytes_max));
+                           g->driver_bytes + count * g->largest_bytes <= g->driver_bytes_max));
 }
 
 static void make_graphs(struct mp_device *device)
@@ -313,7 +326,7 @@ static void make_graphs(struct mp_device *device)
     for (uint32_t first = 0; first < device->engine->shape.layers; first++) {
         struct mp_device_segment *segment = segment_of(device, device->engine->tokens, first);
 
-        if (!may_capture(g, segment, first))
+        if (!may_capture(device, segment, first))
             continue;
         if (capture(device, first, &segment->exec) == MP_OK) {
             g->captured += first > 0;
