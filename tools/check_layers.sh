@@ -10,7 +10,7 @@ table='
 kernels/cpu:        kernels/cpu/amx kernels/cpu/quant
 kernels/cpu/amx:    kernels/cpu kernels/cpu/quant
 kernels/cpu/quant:  kernels/cpu
-kernels/cuda:       kernels/cpu
+kernels/cuda:       kernels/cpu kernels/cpu/quant
 kernels/cuda/ptx:   kernels/cuda
 vmm/base:
 vmm/output:         vmm/base
