@@ -23,7 +23,10 @@ INLINE __m256i v_dot(__m256i sum, __m256i a, __m256i b)
 /* sum + scale * the same sums, where 16-bit lane i of `scale` is for the i-th pair of products. */
 INLINE __m256i v_add_scaled(__m256i sum, __m256i a, __m256i b, __m256i scale)
 {
-    return _mm256_add_epi32(sum, _mm256_madd_epi16(_mm256_maddubs_epi16(a, b), scale));
+    sum = _mm256_add_epi32(sum, _mm256_madd_epi16(_mm256_maddubs_epi16(a, b), scale));
+    __asm__ volatile(""
+                     : "+x"(sum)); /* else gcc keeps a tile's products in memory, adds them last */
+    return sum;
 }
 
 /* a | (b & mask) */
