@@ -23,34 +23,6 @@ INLINE __m256i magnitudes_32(const float *x)
     return largest;
 }
 
-INLINE __m256i largest_or_sum(__m256i a, __m256i b, int sum)
-{
-    return sum ? _mm256_add_epi32(a, b) : _mm256_max_epi32(a, b);
-}
-
-INLINE __m256i pick(__m256i a, __m256i b, const int order)
-{
-    return _mm256_castps_si256(
-        order == 0 ? _mm256_shuffle_ps(_mm256_castsi256_ps(a), _mm256_castsi256_ps(b), 0x88)
-                   : _mm256_shuffle_ps(_mm256_castsi256_ps(a), _mm256_castsi256_ps(b), 0xdd));
-}
-
-/* Element i: the sum of all of a[i], or the largest. */
-INLINE __m256i fold_8(const __m256i a[8], int sum)
-{
-    __m256i b[4], c[2];
-
-    UNROLL
-    for (int i = 0; i < 4; i++)
-        b[i] = largest_or_sum(_mm256_permute2x128_si256(a[i], a[4 + i], 0x20),
-                              _mm256_permute2x128_si256(a[i], a[4 + i], 0x31), sum);
-    UNROLL
-    for (int i = 0; i < 2; i++)
-        c[i] = largest_or_sum(_mm256_unpacklo_epi64(b[2 * i], b[2 * i + 1]),
-                              _mm256_unpackhi_epi64(b[2 * i], b[2 * i + 1]), sum);
-    return largest_or_sum(pick(c[0], c[1], 0), pick(c[0], c[1], 1), sum);
-}
-
 /* What 8 blocks are multiplied with, from their largest magnitudes, and their scales. */
 INLINE __m256 invert_8(__m256i magnitudes, int half, __m256 *scales)
 {
@@ -112,12 +84,12 @@ INLINE void round_blocks_32(struct chunk *to, const float *x, size_t c, size_t b
                             enum mp_wtype type)
 {
     _Alignas(32) float inverses[8];
-    __m256i all[8];
-    __m256 scales;
+    __m256 all[8], scales;
+    __m256i sums;
 
     for (size_t b = 0; b < 8; b++)
-        all[b] = b < blocks ? magnitudes_32(x + 32 * b) : _mm256_setzero_si256();
-    _mm256_store_ps(inverses, invert_8(fold_8(all, 0), 1, &scales));
+        all[b] = b < blocks ? _mm256_castsi256_ps(magnitudes_32(x + 32 * b)) : _mm256_setzero_ps();
+    _mm256_store_ps(inverses, invert_8(_mm256_castps_si256(fold_8(all, FOLD_LARGEST)), 1, &scales));
     _mm256_storeu_ps(to->scales + c / 32, scales);
     for (size_t b = 0; b < blocks; b++) {
         const size_t at = c + 32 * b;
@@ -125,12 +97,12 @@ INLINE void round_blocks_32(struct chunk *to, const float *x, size_t c, size_t b
 
         if (offset_32(type) != 0)
             _mm256_store_si256((void *)(to->base + at / 4), base_of(q, offset_32(type)));
-        all[b] = sums_of_4(q);
+        all[b] = _mm256_castsi256_ps(sums_of_4(q));
     }
-    all[0] = fold_8(all, 1);
+    sums = _mm256_castps_si256(fold_8(all, FOLD_SUM));
     _mm_storeu_si128(
         (void *)(to->sums + c / 32),
-        _mm_packs_epi32(_mm256_castsi256_si128(all[0]), _mm256_extracti128_si256(all[0], 1)));
+        _mm_packs_epi32(_mm256_castsi256_si128(sums), _mm256_extracti128_si256(sums, 1)));
 }
 
 /* A block of 256. */

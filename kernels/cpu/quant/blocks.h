@@ -90,20 +90,32 @@ INLINE float add_lanes(__m256 a)
     return _mm_cvtss_f32(_mm_add_ss(b, _mm_movehdup_ps(b)));
 }
 
-/* add_lanes() of each of 8, by the same additions. */
-INLINE __m256 add_lanes_of_8(const __m256 a[8])
+/* What the lanes of a vector become one of: of numbers as floats, as add_lanes() adds them. */
+enum fold { FOLD_FLOATS, FOLD_SUM, FOLD_LARGEST };
+
+INLINE __m256 fold_two(__m256 a, __m256 b, const enum fold how)
+{
+    const __m256i x = _mm256_castps_si256(a), y = _mm256_castps_si256(b);
+
+    if (how == FOLD_FLOATS)
+        return _mm256_add_ps(a, b);
+    return _mm256_castsi256_ps(how == FOLD_SUM ? _mm256_add_epi32(x, y) : _mm256_max_epi32(x, y));
+}
+
+/* Element i: what all lanes of a[i] become. */
+INLINE __m256 fold_8(const __m256 a[8], const enum fold how)
 {
     __m256 b[4], c[2];
 
     UNROLL
     for (int i = 0; i < 4; i++)
-        b[i] = _mm256_add_ps(_mm256_permute2f128_ps(a[i], a[4 + i], 0x20),
-                             _mm256_permute2f128_ps(a[i], a[4 + i], 0x31));
+        b[i] = fold_two(_mm256_permute2f128_ps(a[i], a[4 + i], 0x20),
+                        _mm256_permute2f128_ps(a[i], a[4 + i], 0x31), how);
     UNROLL
     for (int i = 0; i < 2; i++)
-        c[i] = _mm256_add_ps(_mm256_shuffle_ps(b[2 * i], b[2 * i + 1], 0x44),
-                             _mm256_shuffle_ps(b[2 * i], b[2 * i + 1], 0xee));
-    return _mm256_add_ps(_mm256_shuffle_ps(c[0], c[1], 0x88), _mm256_shuffle_ps(c[0], c[1], 0xdd));
+        c[i] = fold_two(_mm256_shuffle_ps(b[2 * i], b[2 * i + 1], 0x44),
+                        _mm256_shuffle_ps(b[2 * i], b[2 * i + 1], 0xee), how);
+    return fold_two(_mm256_shuffle_ps(c[0], c[1], 0x88), _mm256_shuffle_ps(c[0], c[1], 0xdd), how);
 }
 
 #include "kernels/cpu/quant/activations.h"

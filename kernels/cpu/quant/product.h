@@ -75,7 +75,7 @@ TILE void part(const struct part *p, enum mp_wtype type, int rows, int tokens)
     else
         add_part_k(acc, p, type, rows, tokens);
     if (rows * tokens == 8) {
-        _mm256_store_ps(sums, add_lanes_of_8(acc));
+        _mm256_store_ps(sums, fold_8(acc, FOLD_FLOATS));
     } else {
         UNROLL
         for (int i = 0; i < rows * tokens; i++)
