@@ -26,99 +26,110 @@ static unsigned eight_signs(unsigned seven)
 
     for (int i = 0; i < 7; i++)
         ones += seven >> i & 1;
-    return seven | (ones & 1) << 7;
+    return (seven & 127) | (ones & 1) << 7;
 }
 
 /* Number i of those with 4 bits each, low ones first. */
-static int half_byte(const unsigned char *p, size_t i)
+static unsigned half_byte(const unsigned char *p, size_t i)
 {
     return p[i / 2] >> i % 2 * 4 & 15;
 }
 
-static float value_of(const unsigned char *p, int scale, double step, int size, unsigned sign)
+static signed char with_sign(signed char size, unsigned signs, size_t i)
 {
-    return (float)(decode_half(p) * (2 * scale + 1) * step * (sign != 0 ? -size : size));
+    return (signed char)((signs >> i & 1) != 0 ? -size : size);
 }
 
-static int size_2(unsigned entry, size_t i)
+/* Eight elements: one entry of 2 bits each, or two of 4 bits each. */
+static void eight_2(signed char *q, unsigned entry, unsigned signs)
 {
-    return mp_quant_sizes_2[entry >> i % 8 * 2 & 3];
+    for (size_t i = 0; i < 8; i++)
+        q[i] = with_sign(mp_quant_sizes_2[entry >> 2 * i & 3], signs, i);
 }
 
-static unsigned code_3(unsigned entry, size_t i)
+static void eight_3(signed char *q, const signed char sizes[8], unsigned low, unsigned high,
+                    unsigned signs)
 {
-    return entry >> i % 4 * 4 & 7;
+    for (size_t i = 0; i < 8; i++)
+        q[i] = with_sign(sizes[(i < 4 ? low : high) >> i % 4 * 4 & 7], signs, i);
+}
+
+static void set_scale(struct mp_quant_block *b, size_t group, unsigned bits)
+{
+    b->scales[group] = (int16_t)(2 * bits + 1);
+}
+
+static void set_step(struct mp_quant_block *b, const unsigned char *p, float step)
+{
+    b->offset = 0;
+    b->d = decode_half(p) * step;
 }
 
 /* { d, 8 times { 4 entries of 8 bits, 4 times 7 signs and a scale } } */
-static void iq2_xxs(float *dst, const unsigned char *p)
+void mp_quant_read_iq2_xxs(struct mp_quant_block *b, signed char *q, const unsigned char *p)
 {
-    for (size_t i = 0; i < 256; i++) {
-        const unsigned char *group = p + 2 + i / 32 * 8;
+    for (size_t i = 0; i < 32; i++) {
+        const unsigned char *group = p + 2 + i / 4 * 8;
         const uint32_t rest = word_32(group + 4);
-        const unsigned signs = eight_signs(rest >> i % 32 / 8 * 7 & 127);
 
-        dst[i] = value_of(p, (int)(rest >> 28), 0.125,
-                          size_2(mp_quant_grid_iq2_xxs[group[i % 32 / 8]], i), signs >> i % 8 & 1);
+        eight_2(q + 8 * i, mp_quant_grid_iq2_xxs[group[i % 4]], eight_signs(rest >> i % 4 * 7));
+        set_scale(b, i / 2, rest >> 28);
     }
+    set_step(b, p, 0.125f);
 }
 
 /* { d, 32 times { 9 bits an entry, 7 signs }, 16 scales } */
-static void iq2_xs(float *dst, const unsigned char *p)
+void mp_quant_read_iq2_xs(struct mp_quant_block *b, signed char *q, const unsigned char *p)
 {
-    for (size_t i = 0; i < 256; i++) {
-        const unsigned word = word_16(p + 2 + i / 8 * 2);
+    for (size_t i = 0; i < 32; i++) {
+        const unsigned word = word_16(p + 2 + 2 * i);
 
-        dst[i] = value_of(p, half_byte(p + 66, i / 16), 0.125,
-                          size_2(mp_quant_grid_iq2_xs[word & 511], i),
-                          eight_signs(word >> 9) >> i % 8 & 1);
+        eight_2(q + 8 * i, mp_quant_grid_iq2_xs[word & 511], eight_signs(word >> 9));
+        set_scale(b, i / 2, half_byte(p + 66, i / 2));
     }
+    set_step(b, p, 0.125f);
 }
 
 /* { d, 32 entries' low 8 bits, 32 times 8 signs, 32 entries' 2 high bits, 16 scales } */
-static void iq2_s(float *dst, const unsigned char *p)
+void mp_quant_read_iq2_s(struct mp_quant_block *b, signed char *q, const unsigned char *p)
 {
-    for (size_t i = 0; i < 256; i++) {
-        const unsigned high = p[66 + i / 32] >> i % 32 / 8 * 2 & 3;
+    for (size_t i = 0; i < 32; i++) {
+        const unsigned high = p[66 + i / 4] >> i % 4 * 2 & 3;
 
-        dst[i] = value_of(p, half_byte(p + 74, i / 16), 0.125,
-                          size_2(mp_quant_grid_iq2_s[p[2 + i / 8] | high << 8], i),
-                          p[34 + i / 8] >> i % 8 & 1);
+        eight_2(q + 8 * i, mp_quant_grid_iq2_s[p[2 + i] | high << 8], p[34 + i]);
+        set_scale(b, i / 2, half_byte(p + 74, i / 2));
     }
+    set_step(b, p, 0.125f);
 }
 
 /* { d, 64 entries of 8 bits, 8 times { 4 times 7 signs, a scale } } */
-static void iq3_xxs(float *dst, const unsigned char *p)
+void mp_quant_read_iq3_xxs(struct mp_quant_block *b, signed char *q, const unsigned char *p)
 {
-    for (size_t i = 0; i < 256; i++) {
-        const uint32_t rest = word_32(p + 66 + i / 32 * 4);
-        const unsigned signs = eight_signs(rest >> i % 32 / 8 * 7 & 127);
-        const unsigned code = code_3(mp_quant_grid_iq3_xxs[p[2 + i / 4]], i);
+    for (size_t i = 0; i < 32; i++) {
+        const uint32_t rest = word_32(p + 66 + i / 4 * 4);
 
-        dst[i] =
-            value_of(p, (int)(rest >> 28), 0.25, mp_quant_sizes_3_xxs[code], signs >> i % 8 & 1);
+        eight_3(q + 8 * i, mp_quant_sizes_3_xxs, mp_quant_grid_iq3_xxs[p[2 + 2 * i]],
+                mp_quant_grid_iq3_xxs[p[3 + 2 * i]], eight_signs(rest >> i % 4 * 7));
+        set_scale(b, i / 2, rest >> 28);
     }
+    set_step(b, p, 0.25f);
 }
 
 /* { d, 64 entries' low 8 bits, 64 entries' ninth bits, 32 times 8 signs, 8 scales } */
-static void iq3_s(float *dst, const unsigned char *p)
+void mp_quant_read_iq3_s(struct mp_quant_block *b, signed char *q, const unsigned char *p)
 {
-    for (size_t i = 0; i < 256; i++) {
-        const unsigned high = p[66 + i / 32] >> i % 32 / 4 & 1;
-        const unsigned code = code_3(mp_quant_grid_iq3_s[p[2 + i / 4] | high << 8], i);
+    for (size_t i = 0; i < 32; i++) {
+        const unsigned high = p[66 + i / 4] >> i % 4 * 2;
 
-        dst[i] = value_of(p, half_byte(p + 106, i / 32), 1, mp_quant_sizes_3_s[code],
-                          p[74 + i / 8] >> i % 8 & 1);
+        eight_3(q + 8 * i, mp_quant_sizes_3_s, mp_quant_grid_iq3_s[p[2 + 2 * i] | (high & 1) << 8],
+                mp_quant_grid_iq3_s[p[3 + 2 * i] | (high >> 1 & 1) << 8], p[74 + i]);
+        set_scale(b, i / 2, half_byte(p + 106, i / 4));
     }
+    set_step(b, p, 1);
 }
 
-#define DECODE(TYPE, name)                                                 \
-    void mp_quant_decode_##name(float *dst, const void *src, size_t count) \
-    {                                                                      \
-        decode_blocks(dst, src, count, MP_WTYPE_##TYPE, name);             \
-    }
-DECODE(IQ2_XXS, iq2_xxs)
-DECODE(IQ2_XS, iq2_xs)
-DECODE(IQ2_S, iq2_s)
-DECODE(IQ3_XXS, iq3_xxs)
-DECODE(IQ3_S, iq3_s)
+MP_QUANT_DECODE(IQ2_XXS, iq2_xxs)
+MP_QUANT_DECODE(IQ2_XS, iq2_xs)
+MP_QUANT_DECODE(IQ2_S, iq2_s)
+MP_QUANT_DECODE(IQ3_XXS, iq3_xxs)
+MP_QUANT_DECODE(IQ3_S, iq3_s)

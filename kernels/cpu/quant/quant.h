@@ -65,6 +65,23 @@ float mp_quant_round(signed char *q, const float *x, size_t count, int half);
 /* x rounded, as numbers: what a product with weights of this type multiplies. */
 void mp_quant_rounded(double *out, const float *x, const struct mp_wtype_info *type, size_t count);
 
+/*
+ * A block as whole numbers q: element i is d * scales[i / 16] * (q[i] - offset) + m * mins[i / 16].
+ * Blocks of 32 have scales and mins of 1 and an offset of 0, which are not written; nor are m and
+ * mins in types without them.
+ */
+struct mp_quant_block {
+    float d, m;
+    int offset;
+    int16_t scales[16], mins[16];
+};
+
+/* The block at p, in plain C: what its bytes mean, for convert() and for the variants of ARM. */
+#define X(TYPE, name, ...) \
+    void mp_quant_read_##name(struct mp_quant_block *b, signed char *q, const unsigned char *p);
+MP_QUANT_MAP(X)
+#undef X
+
 /* convert() of the types, for types.c. */
 #define X(TYPE, name, ...) void mp_quant_decode_##name(float *dst, const void *src, size_t count);
 MP_QUANT_MAP(X)
