@@ -15,7 +15,7 @@
 #define TILE_ROWS_MAX 6
 #define TILE_SUMS_MAX 16
 #define VECTOR_NAME "neon"
-#define VECTOR_QUANT "neon" /* there is no variant: plain C */
+#define VECTOR_QUANT "neon"
 #define VECTOR_KERNELS mp_kernels_neon
 #define BF16_PAIRS 0
 

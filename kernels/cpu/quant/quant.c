@@ -1,7 +1,8 @@
 /*
- * The choice of a variant at run time. MP_KERNELS_X86 comes from the build: whether the vector
- * files are part of it. A variant is used only after it has agreed with plain C on a small product
- * of every type: a processor, or an emulator of one, may announce what it does not do right.
+ * The choice of a variant at run time. MP_KERNELS_X86 and MP_KERNELS_NEON come from the build:
+ * which vector files are part of it. A variant is used only after it has agreed with plain C on a
+ * small product of every type: a processor, or an emulator of one, may announce what it does not do
+ * right.
  */
 #include "kernels/cpu/quant/quant.h"
 
@@ -47,6 +48,23 @@ static const struct candidate candidates[] = {
     { &mp_quant_avx512vnni, avx512vnni_runs_here },
     { &mp_quant_avxvnni, avxvnni_runs_here },
     { &mp_quant_avx2, avx2_runs_here },
+    { NULL, NULL },
+};
+#elif MP_KERNELS_NEON
+#include <asm/hwcap.h>
+#include <sys/auxv.h>
+
+extern const struct mp_quant mp_quant_dotprod;
+
+static int dotprod_runs_here(void)
+{
+    return (getauxval(AT_HWCAP) & HWCAP_ASIMDDP) != 0;
+}
+
+const char *const mp_quant_names[] = { "dotprod", NULL };
+
+static const struct candidate candidates[] = {
+    { &mp_quant_dotprod, dotprod_runs_here },
     { NULL, NULL },
 };
 #else

@@ -10,10 +10,11 @@
  * Activations are rounded first, to 8 bits and a scale for each block of them, so that the sum of a
  * block is one of whole numbers, which is exact in any order; only the sums of scaled blocks round.
  *
- * One loop (product.h), compiled for several instruction sets, the variants. All of them give the
- * same bits: a whole number has no other value on another processor, and what rounds is the same
- * sequence of operations on 8 floats. What a type's bytes mean is here once in plain C (decode_*.c,
- * from the published layout of the blocks) and once for vectors (unpack_*.h).
+ * One loop (product.h), compiled for several instruction sets, the variants, and one for ARM
+ * (neon.c). All of them give the same bits: a whole number has no other value on another processor,
+ * and what rounds is the same sequence of operations on 8 floats. What a type's bytes mean is here
+ * once in plain C (decode_*.c, from the published layout of the blocks) and once for vectors
+ * (unpack_*.h).
  */
 
 /* As mp_kernels.matmul_blocked() with partial sums of `block_cols` columns. */
@@ -33,8 +34,9 @@ struct mp_quant_product {
 #define MP_QUANT_PART_COLS 1024
 
 struct mp_quant {
-    const char *name;    /* "avx2", "avxvnni", "avx512vnni" */
-    const char *kernels; /* the struct mp_kernels from which on it is used: "avx2" or "avx512" */
+    const char *name; /* "avx2", "avxvnni", "avx512vnni", "dotprod" */
+    /* The struct mp_kernels from which on it is used: "avx2" or "avx512"; "neon". */
+    const char *kernels;
     /* By type; NULL: the type is not quantised. */
     void (*multiply[MP_WTYPE_COUNT])(const struct mp_quant_product *product);
 };
