@@ -84,8 +84,10 @@ static enum mp_status choose_kernels(const struct mp_settings *settings, struct 
                        "math amx: this CPU has no AMX with BF16 and INT8 tiles, or the system does "
                        "not lend them; native and f32 are the others");
     if (kernels == NULL && name[0] == '\0')
-        return mp_fail(MP_ERR_CONFIG, "E_KERNELS",
-                       "math native: this CPU does not multiply BF16 (AVX512-BF16); f32 runs here");
+        return mp_fail(
+            MP_ERR_CONFIG, "E_KERNELS",
+            "math native: this CPU does not multiply BF16 (AVX512-BF16; BF16 on ARM); f32 runs "
+            "here");
     if (kernels == NULL)
         return mp_fail(
             MP_ERR_CONFIG, "E_KERNELS",

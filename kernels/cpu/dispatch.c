@@ -67,12 +67,21 @@ static const struct candidate candidates[] = {
     { &mp_kernels_ref, ref_runs_here },
 };
 #elif MP_KERNELS_NEON
-extern const struct mp_kernels mp_kernels_neon;
+#include <asm/hwcap.h>
+#include <sys/auxv.h>
 
-const char *const mp_kernels_names[] = { "neon", "ref", NULL };
+extern const struct mp_kernels mp_kernels_neon, mp_kernels_neonbf16;
 
-/* Every 64-bit ARM processor has the instructions. */
+static int neonbf16_runs_here(void)
+{
+    return (getauxval(AT_HWCAP2) & HWCAP2_BF16) != 0;
+}
+
+const char *const mp_kernels_names[] = { "neonbf16", "neon", "ref", NULL };
+
+/* Every 64-bit ARM processor has the instructions of the second one. */
 static const struct candidate candidates[] = {
+    { &mp_kernels_neonbf16, neonbf16_runs_here },
     { &mp_kernels_neon, ref_runs_here },
     { &mp_kernels_ref, ref_runs_here },
 };

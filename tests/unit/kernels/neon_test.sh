@@ -7,7 +7,7 @@
 # nothing about speed. Exit 77 where a cross compiler or an emulator is missing.
 set -u
 cd "$(dirname "$0")/../../.." || exit 2
-tests=(kernels_pinned_test quant_blocks_test quant_pinned_test) optimise=-O1
+tests=(kernels_pinned_test quant_blocks_test quant_pinned_test math_test) optimise=-O1
 [ "${1:-}" != full ] || { tests=(kernels_test pointwise_test quant_test) optimise=-O2; }
 
 skip() { echo "skipped: $1"; exit 77; }
@@ -20,9 +20,10 @@ trap 'rm -rf "$work"' EXIT
 
 options=(-std=gnu11 "$optimise" -Wall -Wextra -Wshadow -Werror -fno-math-errno -ffp-contract=off
     -DMP_DEBUG_CHECKS=1 -DMP_KERNELS_NEON=1 -I.)
-for source in kernels/cpu/{dispatch,neon,ref,self_test,types}.c \
+for source in kernels/cpu/{dispatch,neon,neonbf16,ref,self_test,types}.c \
     kernels/cpu/quant/{decode_32,decode_grid,decode_k,encode,encode_plain,grids,neon,quant,round}.c; do
     own=()
+    [ "$source" != kernels/cpu/neonbf16.c ] || own=(-march=armv8.2-a+bf16)
     [ "$source" != kernels/cpu/quant/neon.c ] || own=(-march=armv8.2-a+dotprod)
     "$compiler" "${options[@]}" "${own[@]}" -c "$source" -o "$work/${source//\//_}.o" || exit 1
 done
