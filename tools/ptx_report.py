@@ -2,7 +2,7 @@
 
 Usage: ptx_report.py PTXAS report|assemble
 
-report: the table of docs/kernels.md. assemble: nothing but errors, and quantised types for two
+report: the tables of docs/kernels.md. assemble: nothing but errors, and quantised types for two
 architectures only, as all take minutes. Both end with 1 if an architecture is refused, a kernel has a
 stack frame or spills a register, or one for few tokens takes more than 64.
 """
@@ -30,16 +30,15 @@ IN_FLIGHT = {"gemv1_bf16": 64, "gemv2_bf16": 32 + 64, "gemv4_bf16": 32 + 64, "ge
              "route1_bf16": 64, "route8_bf16": 32 + 64, "experts_up1_bf16": 64,
              "experts_down1_bf16": 64, "experts_up8_bf16": 32 + 64, "experts_down8_bf16": 32 + 64,
              "experts_up8_f32": 64 + 128,
-             "gemv1_q8_0": 34 + 68, "gemv1_q4_k": 18 + 36, "gemv1_q6_k": 26 + 52,
-             "gemv8_q8_0": 17 + 34, "gemv8_q4_k": 9 + 18, "gemv8_q6_k": 13 + 26,
-             "project1_q8_0": 17 + 34, "project1_q4_k": 9 + 18, "project1_q6_k": 13 + 26,
-             "experts_up1_q8_0": 34 + 68, "experts_up1_q4_k": 18 + 36, "experts_up1_q6_k": 26 + 52,
-             "experts_up8_q8_0": 17, "experts_up8_q4_k": 9, "experts_up8_q6_k": 13, "attend_f32": 16 + 64,
-             "attend_bf16": 16 + 64, "read": 64}
+             "attend_f32": 16 + 64, "attend_bf16": 16 + 64, "read": 64}
+# Of quantised types, all of which are listed: rows that a warp reads at once; 0: not counted.
+QUANT_ROWS = {"gemv1": 4, "gemv8": 2, "project1": 2, "project8": 2, "experts_up1": 4, "experts_up8": 2,
+              "experts_down1": 4, "experts_down8": 2, "gemm": 0, "experts_up": 0}
+ASK_STEPS, ASK_BYTES, STEP_COLS, LANES = 2, 512, 256, 32  # kernels/cuda/tiles.h
 # Those of a step of few tokens keep to so many registers.
 FEW = re.compile(r"(gemv|project|route|experts_up|experts_down)[1248]_")
 FEW_REGISTERS = 64
-SHOWN = list(IN_FLIGHT) + ["experts_up_bf16", "experts_down_bf16", "gemm_bf16", "gemm_q4_k", "combine", "place", "sample_list", "sample",
+SHOWN = list(IN_FLIGHT) + ["experts_up_bf16", "experts_down_bf16", "gemm_bf16", "combine", "place", "sample_list", "sample",
                            "tensor_bf16", "tensor_up_bf16", "tensor_down_bf16"]
 ATTEND_SHARED = (1024 + 80 + 8 * (9 * (2 + 128) + 64)) * 4  # dynamic, that counts here
 TENSOR_SHARED = 2 * (64 + 64) * (32 // 2 + 4) * 4  # MP_TENSOR_SHARED
@@ -92,6 +91,39 @@ def blocks(arch, registers, threads, shared):
     return min(counts)
 
 
+def quant_types():
+    """Bytes of a step of a row of each quantised type."""
+    rows = re.findall(r"X\(\w+, (\w+), (\d+), (\d+)\)", open("kernels/cpu/types.h").read())
+    return {name: STEP_COLS // int(elements) * int(size) for name, elements, size in rows}
+
+
+def steps_ahead(kernel, name, step_bytes):
+    """That are asked for, as kernels/cuda/dot.cuh has it."""
+    if name in ("q5_1", "q5_k"):
+        return 0 if kernel in ("experts_up8", "experts_down8") else ASK_STEPS
+    return max(ASK_STEPS, ASK_BYTES // step_bytes)
+
+
+def span(values):
+    return " to ".join(str(value) for value in sorted({min(values), max(values)}))
+
+
+def print_quant(used, threads):
+    """Registers on all architectures, the fewest and the most, and KiB in flight on the worst one."""
+    print("\n| type | " + " | ".join(f"`{kernel}_*`" for kernel in QUANT_ROWS) + " |")
+    print("|---|" + "---|" * len(QUANT_ROWS))
+    for name, step_bytes in quant_types().items():
+        cells = []
+        for kernel, rows in QUANT_ROWS.items():
+            full = f"{kernel}_{name}"
+            registers = [used[arch][full] for arch in ARCHES]
+            resident = min(blocks(arch, used[arch][full], threads[full], 0) for arch in ARCHES)
+            flight = rows * step_bytes * (1 + steps_ahead(kernel, name, step_bytes)) / LANES
+            kib = resident * threads[full] * flight / 1024
+            cells.append(span(registers) + (f", {kib:.0f}" if rows else ""))
+        print(f"| {name.upper()} | " + " | ".join(cells) + " |")
+
+
 def main():
     ptxas, what = sys.argv[1:]
     with ThreadPoolExecutor(2) as pool:
@@ -111,6 +143,7 @@ def main():
             flight = count * threads[name] * IN_FLIGHT.get(name, 0) // 1024
             cells.append(f"{used[arch][name]}, {count}" + (f", {flight}" if flight else ""))
         print(f"| `{name}` | {threads[name]} | " + " | ".join(cells) + " |")
+    print_quant(used, threads)
 
 
 main()

@@ -12,8 +12,8 @@
  * takes fewer registers; only where sums let few warps run is the next step asked for ahead.
  *
  * Quantised weights become floats in registers (kernels/cuda/blocks.cuh) and are multiplied as
- * those are: the bits are those of the decoded weights in F32. Four rows are 18 to 34 bytes of a
- * lane, so with one token, too, next steps are asked for.
+ * those are: the bits are those of the decoded weights in F32. Four rows are 8 to 34 bytes of a
+ * lane, so with one token, too, next steps are asked for, the more the fewer bits a weight has.
  */
 #ifndef MP_DOT_CUH
 #define MP_DOT_CUH
@@ -90,6 +90,38 @@ MP_DEVICE void mp_tile_load(struct mp_eight *to, const struct mp_tile *tile, con
     MP_UNROLL
     for (int r = 0; r < rows; r++)
         mp_load_eight(&to[r], type, tile->w[r * 2 / rows], tile->w_at[r], c, tile->again);
+}
+
+/* Is more asked for than two steps? Of Q5_1 and Q5_K no register is left for it. */
+MP_DEVICE int mp_asks_far(const int type)
+{
+    return mp_is_quant(type) && type != MP_WTYPE_Q5_1 && type != MP_WTYPE_Q5_K;
+}
+
+/* A constant. */
+MP_DEVICE int mp_ask_steps(const int type)
+{
+    const int steps = MP_ASK_BYTES / (int)mp_bytes_of(type, MP_STEP_COLS);
+
+    return mp_asks_far(type) && steps > MP_ASK_STEPS ? steps : MP_ASK_STEPS;
+}
+
+/* Where quantised rows are read, ask for what is there some steps later: a lane for the block that
+ * it reads then, of blocks with the columns of a step for an eighth byte of it. What is added to
+ * an address is constant or the lane's, so it takes few registers. */
+MP_DEVICE void mp_tile_ask_blocks(const struct mp_tile *tile, const int type, const int rows,
+                                  uint32_t c, uint32_t end)
+{
+    const uint32_t at = c / mp_block_cols(type) * mp_block_bytes(type);
+    const uint32_t in_block = mp_block_cols(type) == MP_STEP_COLS ? c % MP_STEP_COLS : 0;
+    const uint32_t cols = (uint32_t)mp_ask_steps(type) * MP_STEP_COLS;
+    const uint32_t ahead = (uint32_t)mp_bytes_of(type, cols) + in_block;
+
+    if (c + cols >= end || in_block >= mp_block_bytes(type))
+        return;
+    MP_UNROLL
+    for (int r = 0; r < rows; r++)
+        mp_ask(tile->w[r * 2 / rows] + (tile->w_at[r] + at) + ahead);
 }
 
 /* Ask for `steps` steps of columns [c, end) of rows `further` bytes behind these: a line by a lane.
@@ -181,15 +213,19 @@ MP_DEVICE float mp_tile_dot(const struct mp_tile *tile, const int type, const in
     MP_UNROLL
     for (int i = 0; i < rows * 8; i++)
         w[i / 8].word[i % 8] = 0;
+    if (tile->asks && mp_asks_far(type))
+        mp_tile_ask(tile, type, rows, mp_ask_steps(type) - 1, first + MP_STEP_COLS, end, 0);
     if (tile->asks && tile->next > 0)
-        mp_tile_ask(tile, type, rows, MP_ASK_STEPS, first, end, tile->next);
+        mp_tile_ask(tile, type, rows, mp_ask_steps(type), first, end, tile->next);
     MP_NO_UNROLL
     for (uint32_t c = first; c < end;
          c += MP_STEP_COLS) { /* all lanes, because they meet in the sum */
-        if (tile->asks)
+        if (tile->asks && !mp_asks_far(type))
             mp_tile_ask(tile, type, rows, 1, c + MP_ASK_STEPS * MP_STEP_COLS, end, 0);
         if (c + step < end) {
             mp_tile_load(w, tile, type, rows, c + step);
+            if (tile->asks && mp_asks_far(type))
+                mp_tile_ask_blocks(tile, type, rows, mp_here(c + step), end);
             mp_tile_add(sum, w, tile, type, normed, rows, tokens, c + step);
         }
         if (c + MP_STEP_COLS >= mp_min(part_end, end)) {

@@ -128,8 +128,8 @@ MP_DEVICE void mp_expert_down_slow(const struct mp_cuda_experts *p,
     }
 }
 
-/* Of an expert with up to 8 rows, at a time, and how often that is. What has registers for four also
- * has code for two and four rows of any number. */
+/* Of an expert with up to 8 rows, at a time, and how often that is. What has registers for four
+ * also has code for two and four rows of any number. */
 #define MP_EXPERT_CUTS(type) ((type) != MP_WTYPE_F32 && (type) < MP_WTYPE_PLAIN_COUNT)
 #define MP_EXPERT_FEW(type) (MP_EXPERT_CUTS(type) ? 4 : 2)
 #define MP_EXPERT_PASSES(type) (MP_TILE_TOKENS / MP_EXPERT_FEW(type))
@@ -140,24 +140,26 @@ MP_DEVICE void mp_expert_down_slow(const struct mp_cuda_experts *p,
  * and up to eight of the expert. `most`: an expert has 1, or up to 8, or any number; the first two
  * keep to 64 registers, and find weights in the first-level cache for all but the first few.
  */
-#define MP_EXPERT_TILES(left, most, EACH)                                                  \
-    do {                                                                                   \
-        if ((most) == 1 || (left) == 1) {                                                  \
-            EACH(4, 1, 0, 0, 0, mp_is_quant(type), 0);                                     \
-        } else if ((most) == 8) {                                                          \
-            MP_NO_UNROLL                                                                   \
-            for (uint32_t cut = 0; cut < 2 * MP_EXPERT_PASSES(type); cut++)                \
-                if (cut % MP_EXPERT_PASSES(type) * MP_EXPERT_FEW(type) < (left))           \
-                    EACH(2, MP_EXPERT_FEW(type), cut / MP_EXPERT_PASSES(type) * 2,         \
-                         cut % MP_EXPERT_PASSES(type) * MP_EXPERT_FEW(type), 1,            \
-                         cut % MP_EXPERT_PASSES(type) == 0 && !mp_is_quant(type), cut < MP_EXPERT_PASSES(type)); \
-        } else if ((left) == 2 && MP_EXPERT_CUTS(type)) {                                  \
-            EACH(4, 2, 0, 0, 0, 0, 0);                                                     \
-        } else if ((left) <= 4 && MP_EXPERT_CUTS(type)) {                                  \
-            EACH(4, 4, 0, 0, 0, 0, 0);                                                     \
-        } else {                                                                           \
-            EACH(4, 8, 0, 0, 0, 0, 0);                                                     \
-        }                                                                                  \
+#define MP_EXPERT_TILES(left, most, EACH)                                          \
+    do {                                                                           \
+        if ((most) == 1 || (left) == 1) {                                          \
+            EACH(4, 1, 0, 0, 0, mp_is_quant(type), 0);                             \
+        } else if ((most) == 8) {                                                  \
+            MP_NO_UNROLL                                                           \
+            for (uint32_t cut = 0; cut < 2 * MP_EXPERT_PASSES(type); cut++)        \
+                if (cut % MP_EXPERT_PASSES(type) * MP_EXPERT_FEW(type) < (left))   \
+                    EACH(2, MP_EXPERT_FEW(type), cut / MP_EXPERT_PASSES(type) * 2, \
+                         cut % MP_EXPERT_PASSES(type) * MP_EXPERT_FEW(type), 1,    \
+                         cut % MP_EXPERT_PASSES(type) == 0 &&                      \
+                             (!mp_is_quant(type) || mp_asks_far(type)),            \
+                         cut < MP_EXPERT_PASSES(type));                            \
+        } else if ((left) == 2 && MP_EXPERT_CUTS(type)) {                          \
+            EACH(4, 2, 0, 0, 0, 0, 0);                                             \
+        } else if ((left) <= 4 && MP_EXPERT_CUTS(type)) {                          \
+            EACH(4, 4, 0, 0, 0, 0, 0);                                             \
+        } else {                                                                   \
+            EACH(4, 8, 0, 0, 0, 0, 0);                                             \
+        }                                                                          \
     } while (0)
 
 /* The rows of an expert that a block begins with, and those after rows i. */
@@ -175,8 +177,8 @@ MP_DEVICE void mp_experts_up(const struct mp_cuda_experts *p, const int type, co
 {
     const MP_GLOBAL struct mp_cuda_expert *e = mp_expert_of(p);
     const uint32_t channel = mp_block_x() * MP_EXPERT_UP_CHANNELS + mp_warp() * (MP_TILE_ROWS / 2);
-    const int fast = mp_tile_is_fast(type, e->gate | e->up, mp_bytes_of(type, p->hidden),
-                                     p->x, p->x_stride, p->hidden);
+    const int fast = mp_tile_is_fast(type, e->gate | e->up, mp_bytes_of(type, p->hidden), p->x,
+                                     p->x_stride, p->hidden);
 
     if (channel >= e->channels)
         return;

@@ -11,9 +11,10 @@
 #define MP_TILE_TOKENS 8
 #define MP_STEP_COLS 256
 
-/* What it will read so many steps later is asked for, a line of the second-level cache by a lane.
- */
+/* What it will read so many steps later is asked for, a line of the second-level cache by a lane;
+ * of a quantised row so many bytes later, and two steps at least. */
 #define MP_ASK_STEPS 2
+#define MP_ASK_BYTES 512
 #define MP_LINE_BYTES 128
 
 #define MP_GEMV_WARPS 4

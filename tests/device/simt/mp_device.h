@@ -281,6 +281,7 @@ static inline struct mp_words mp_load_once(const void *at)
 static inline void mp_ask(const void *at)
 {
     (void)*(const volatile char *)at;
+    mp_simt_asks++;
 }
 
 /* Blocks run one after another. */

@@ -53,6 +53,7 @@ struct machine {
 
 _Thread_local struct mp_simt_view *mp_simt_now __attribute__((tls_model("initial-exec")));
 _Thread_local uint64_t mp_simt_loaded_bytes __attribute__((tls_model("initial-exec")));
+_Thread_local uint64_t mp_simt_asks __attribute__((tls_model("initial-exec")));
 static _Thread_local struct machine *machine_now __attribute__((tls_model("initial-exec")));
 static pthread_key_t key;
 static pthread_once_t key_once = PTHREAD_ONCE_INIT;

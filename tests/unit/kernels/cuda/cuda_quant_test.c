@@ -4,6 +4,7 @@
  * (cuda_matmul_test, cuda_experts_test, cuda_fused_test) holds for these; values are held against
  * sums in double here, too.
  */
+#include "tests/device/simt/simt_thread.h"
 #include "tests/unit/kernels/cuda/cuda_run.h"
 
 static const enum mp_wtype types[] = {
@@ -274,6 +275,52 @@ static void experts(void)
     }
 }
 
+#define DOWNS 8u /* rows */
+
+/* How often a matrix of downs asks the second-level cache ahead, for so many rows of an expert. */
+static uint64_t asks_of(enum mp_wtype type, uint32_t rows, uint32_t channels)
+{
+    struct mp_cuda_expert *work = operand(sizeof(*work));
+    uint32_t *row = operand(rows * sizeof(*row));
+    const struct mp_cuda_experts p = {
+        .work = at(work),
+        .row = at(row),
+        .act = at(floats((size_t)rows * channels)),
+        .rank = at(operand(sizeof(float) * rows * DOWNS)),
+        .type = type,
+        .works = 1,
+        .hidden = DOWNS,
+        .channels = channels,
+        .top_k = 1,
+        .rows_max = rows,
+    };
+
+    *work = (struct mp_cuda_expert){ .down = at(weights(type, (size_t)channels * DOWNS)),
+                                     .count = rows,
+                                     .channels = channels };
+    for (uint32_t i = 0; i < rows; i++)
+        row[i] = i;
+    mp_simt_asks = 0;
+    launch(mp_cuda_experts_down(type, rows), &p);
+    free_operands();
+    return mp_simt_asks;
+}
+
+/* A lane asks once for each step of a row, however many rows of the expert read it; the first ones,
+ * at most 8, are asked for before the row begins. Not so of Q5_1 and Q5_K. */
+static void experts_ask_ahead(void)
+{
+    for (size_t i = 0; i < LEN(types); i++) {
+        const struct mp_wtype_info *info = mp_wtype_info(types[i]);
+        const uint64_t lanes = info->block_elements == 256 ? (info->block_bytes + 7) / 8 : 32;
+
+        for (uint32_t rows = 1; rows <= 8 && types[i] != MP_WTYPE_Q5_1 && types[i] != MP_WTYPE_Q5_K;
+             rows += rows < 2 ? 1 : 6)
+            CHECK_EQ(asks_of(types[i], rows, 2816) - asks_of(types[i], rows, 2048),
+                     3 * DOWNS * lanes);
+    }
+}
+
 /* ---- what the host knows of them */
 
 static void images(void)
@@ -307,6 +354,7 @@ int main(void)
     RUN(products);
     RUN(project);
     RUN(experts);
+    RUN(experts_ask_ahead);
     RUN(images);
     return 0;
 }
