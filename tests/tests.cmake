@@ -178,8 +178,8 @@ add_test(NAME system/families/llama COMMAND python3 tests/system/families/llama_
     $<TARGET_FILE:moepager> $<TARGET_FILE:make_twin> WORKING_DIRECTORY ${CMAKE_SOURCE_DIR})
 set_tests_properties(system/families/llama PROPERTIES TIMEOUT 300 SKIP_RETURN_CODE 77)
 mp_test(model/gguf/quantised_test LIBS mp_engine PkgConfig::JANSSON m SOURCES tests/model/harness.c
-    tests/model/rewrite.c tests/model/tiny_model.c ${TO_GGUF} VARIANTS cpu cuda TIMEOUT 300)
-mp_fake_cuda(model/gguf/quantised_test cuda)
+    tests/model/rewrite.c tests/model/tiny_model.c ${TO_GGUF} VARIANTS cpu cuda tensor TIMEOUT 300)
+mp_fake_cuda(model/gguf/quantised_test cuda tensor)
 mp_test(model/gguf/gguf_refusals_test LIBS mp_engine PkgConfig::JANSSON SOURCES tests/model/harness.c
     tests/model/rewrite.c tests/model/tiny_model.c ${TO_GGUF} WRAP LABELS fault TIMEOUT 300)
 mp_test(model/gguf/convert_test LIBS mp_engine PkgConfig::JANSSON m SOURCES tests/model/harness.c

@@ -12,7 +12,7 @@ import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
 
-MAIN, TENSOR = "kernels/cuda/kernels.ptx", "kernels/cuda/tensor.ptx"  # the latter from 8.0 on
+MAIN, TENSOR = "kernels/cuda/kernels.ptx", "kernels/cuda/tensor.ptx"  # the latter, tensor_*.ptx: from 8.0 on
 FILES = sorted(glob.glob("kernels/cuda/*.ptx"))
 FEW_ARCHES = (75, 90)  # the fewest registers that are left, and what is written for
 REGISTERS = 65536  # of a multiprocessor; warps get them by 256
@@ -46,10 +46,16 @@ SHARED = {"attend_f32": ATTEND_SHARED, "attend_bf16": ATTEND_SHARED, "tensor_bf1
           "tensor_up_bf16": TENSOR_SHARED, "tensor_down_bf16": TENSOR_SHARED}
 
 
+def is_left_out(ptx, arch, every):
+    if arch < 80 and ptx.startswith(TENSOR.removesuffix(".ptx")):
+        return True
+    return ptx not in (MAIN, TENSOR) and not every and arch not in FEW_ARCHES
+
+
 def assemble(ptxas, arch, every):
     registers = {}
     for ptx in FILES:
-        if arch < 80 if ptx == TENSOR else ptx != MAIN and not every and arch not in FEW_ARCHES:
+        if is_left_out(ptx, arch, every):
             continue
         registers |= assemble_one(ptxas, arch, ptx)
     return registers
@@ -143,7 +149,21 @@ def main():
             flight = count * threads[name] * IN_FLIGHT.get(name, 0) // 1024
             cells.append(f"{used[arch][name]}, {count}" + (f", {flight}" if flight else ""))
         print(f"| `{name}` | {threads[name]} | " + " | ".join(cells) + " |")
+    for kind in ("tensor", "tensor_up", "tensor_down"):
+        print_types(kind, used, threads)
     print_quant(used, threads)
+
+
+def print_types(kind, used, threads):
+    """A line for the kernels of all quantised types."""
+    names = [f"{kind}_{ptx.removesuffix('.ptx').split('/tensor_')[1]}" for ptx in FILES if "/tensor_" in ptx]
+    cells, worst = [], max(names, key=lambda name: max(used[arch].get(name, 0) for arch in ARCHES))
+    for arch in ARCHES:
+        few, most = (f(used[arch].get(name, 0) for name in names) for f in (min, max))
+        count = blocks(arch, most, threads[worst], TENSOR_SHARED) if most else 0
+        cells.append(f"{few}-{most}, {count}" if most else "-")
+    print(f"| `{kind}_*` of {len(names)} quantised types, most: `{worst}` | {threads[worst]} | " +
+          " | ".join(cells) + " |")
 
 
 main()

@@ -92,7 +92,8 @@ const struct mp_opt mp_gemm_opts[] = {
         "Who multiplies with many tokens on a CUDA device, dense weights and experts alike: own "
         "kernels, which round nothing, or cuBLAS, which rounds activations to the type of the "
         "weights; auto takes cuBLAS where it is installed. tensor: own kernels for tensor cores "
-        "(compute capability 8.0), which round as cuBLAS does and have run on no GPU yet."),
+        "(compute capability 8.0), which round as cuBLAS does, and for quantised weights to F16; "
+        "they have run on no GPU yet."),
     MP_OPT_END
 };
 

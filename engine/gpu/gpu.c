@@ -177,22 +177,38 @@ static enum mp_status load_kernels(struct mp_gpu *gpu)
     return status;
 }
 
+/* Those of a type of weights for tensor cores, where both have been asked for. */
+static enum mp_status load_tensor_type(struct mp_gpu *gpu, uint32_t type)
+{
+    const struct mp_cuda_type *kernels = mp_cuda_type(type);
+    struct image image = { .module = &gpu->modules[2 + MP_WTYPE_COUNT + type] };
+
+    if (gpu->modules[1] == NULL || gpu->modules[2 + type] == NULL || *image.module != NULL)
+        return MP_OK;
+    image.ptx = kernels->tensor_image;
+    image.first = kernels->tensor;
+    image.end = kernels->tensor_down + 1;
+    return load_image(gpu, &image);
+}
+
 enum mp_status mp_gpu_load_tensor(struct mp_gpu *gpu)
 {
     struct image image = { .ptx = mp_cuda_tensor_image,
                            .module = &gpu->modules[1],
                            .first = MP_CUDA_TENSOR_FIRST,
-                           .end = MP_CUDA_KERNEL_COUNT };
+                           .end = MP_CUDA_TENSOR_QUANT_FIRST };
     enum mp_status status;
 
     if (gpu->device.capability < TENSOR_CAPABILITY_MIN)
         return mp_fail(MP_ERR_UNSUPPORTED, "E_TENSOR_OFF",
                        "%s has compute capability %d.%d; the kernels for tensor cores need 8.0",
                        gpu->device.name, gpu->device.capability / 10, gpu->device.capability % 10);
-    if (gpu->modules[1] != NULL)
-        return MP_OK;
     status = mp_gpu_enter(gpu);
-    return status == MP_OK ? load_image(gpu, &image) : status;
+    if (status == MP_OK && *image.module == NULL)
+        status = load_image(gpu, &image);
+    for (uint32_t type = 0; type < MP_WTYPE_COUNT && status == MP_OK; type++)
+        status = load_tensor_type(gpu, type);
+    return status;
 }
 
 enum mp_status mp_gpu_load_type(struct mp_gpu *gpu, uint32_t type)
@@ -207,7 +223,9 @@ enum mp_status mp_gpu_load_type(struct mp_gpu *gpu, uint32_t type)
     if (image.ptx == NULL || *image.module != NULL)
         return MP_OK;
     status = mp_gpu_enter(gpu);
-    return status == MP_OK ? load_image(gpu, &image) : status;
+    if (status == MP_OK)
+        status = load_image(gpu, &image);
+    return status == MP_OK ? load_tensor_type(gpu, type) : status;
 }
 
 static bool can_begin_early(const struct mp_gpu *gpu)

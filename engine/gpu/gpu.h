@@ -37,13 +37,15 @@ void mp_gpu_configure_from_environment(void);
 enum mp_status mp_gpu_open(unsigned ordinal, struct mp_gpu **gpu_p) MP_MUST_CHECK;
 void mp_gpu_close(struct mp_gpu *gpu); /* NULL is allowed; does not wait */
 
-/* Load the kernels from MP_CUDA_TENSOR_FIRST on, too, which are not to be launched before; no
- * effect if they are there. MP_ERR_UNSUPPORTED E_TENSOR_OFF: the device's compute capability is
- * below 8.0. Not while another thread uses the device. */
+/* Load the kernels for tensor cores, too, which are not to be launched before: for weights of 16
+ * bits and of those quantised types whose kernels have been loaded or will be. No effect if they
+ * are there. MP_ERR_UNSUPPORTED E_TENSOR_OFF: the device's compute capability is below 8.0. Not
+ * while another thread uses the device. */
 enum mp_status mp_gpu_load_tensor(struct mp_gpu *gpu) MP_MUST_CHECK;
 
-/* Load the kernels for weights of a type that has them, which are not to be launched before; no
- * effect if they are there. Not while another thread uses the device. */
+/* Load the kernels for weights of a type that has them, which are not to be launched before: those
+ * for tensor cores with mp_gpu_load_tensor(), whichever is called first. No effect if they are
+ * there. Not while another thread uses the device. */
 enum mp_status mp_gpu_load_type(struct mp_gpu *gpu, uint32_t type) MP_MUST_CHECK;
 
 /* Source of its kernels: a file's name, or "PTX". */

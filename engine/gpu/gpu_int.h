@@ -22,8 +22,9 @@ struct mp_gpu {
     struct mp_cuda_device device;
     struct mp_cuda_life *life;
     mp_cu_context context;
-    /* Kernels that every device has, those for tensor cores, those of types of weights. */
-    mp_cu_module modules[2 + MP_WTYPE_COUNT];
+    /* Kernels that every device has, those for tensor cores with weights of 16 bits, those of types
+     * of weights, and of these for tensor cores. */
+    mp_cu_module modules[2 + 2 * MP_WTYPE_COUNT];
     char image[600]; /* the file of the first module, or "PTX" */
 
     /* Kernels may begin early: then all wait for those before them. The stream where they do, and

@@ -298,6 +298,12 @@ struct mp_cuda_spin {
     X(experts_down8_##type, mp_cuda_experts) \
     X(experts_down_##type, mp_cuda_experts)
 
+/* The same for tensor cores: of a quantised type in an image of their own, tensor_TYPE.ptx. */
+#define MP_CUDA_TENSOR_KERNELS(X, type)  \
+    X(tensor_##type, mp_cuda_matmul)     \
+    X(tensor_up_##type, mp_cuda_experts) \
+    X(tensor_down_##type, mp_cuda_experts)
+
 /* X(name, struct of its parameter): those that every device loads. */
 #define MP_CUDA_MAIN_MAP(X)                \
     X(embed, mp_cuda_embed)                \
@@ -393,13 +399,27 @@ struct mp_cuda_spin {
     MP_CUDA_QUANT_KERNELS(X, iq2_s)   \
     MP_CUDA_QUANT_KERNELS(X, iq3_xxs) \
     MP_CUDA_QUANT_KERNELS(X, iq3_s)
-#define MP_CUDA_TENSOR_MAP(X)            \
-    X(tensor_bf16, mp_cuda_matmul)       \
-    X(tensor_f16, mp_cuda_matmul)        \
-    X(tensor_up_bf16, mp_cuda_experts)   \
-    X(tensor_up_f16, mp_cuda_experts)    \
-    X(tensor_down_bf16, mp_cuda_experts) \
-    X(tensor_down_f16, mp_cuda_experts)
+#define MP_CUDA_TENSOR_MAP(X)          \
+    MP_CUDA_TENSOR_KERNELS(X, bf16)    \
+    MP_CUDA_TENSOR_KERNELS(X, f16)     \
+    MP_CUDA_TENSOR_KERNELS(X, q4_0)    \
+    MP_CUDA_TENSOR_KERNELS(X, q4_1)    \
+    MP_CUDA_TENSOR_KERNELS(X, q5_0)    \
+    MP_CUDA_TENSOR_KERNELS(X, q5_1)    \
+    MP_CUDA_TENSOR_KERNELS(X, q8_0)    \
+    MP_CUDA_TENSOR_KERNELS(X, iq4_nl)  \
+    MP_CUDA_TENSOR_KERNELS(X, mxfp4)   \
+    MP_CUDA_TENSOR_KERNELS(X, q2_k)    \
+    MP_CUDA_TENSOR_KERNELS(X, q3_k)    \
+    MP_CUDA_TENSOR_KERNELS(X, q4_k)    \
+    MP_CUDA_TENSOR_KERNELS(X, q5_k)    \
+    MP_CUDA_TENSOR_KERNELS(X, q6_k)    \
+    MP_CUDA_TENSOR_KERNELS(X, iq4_xs)  \
+    MP_CUDA_TENSOR_KERNELS(X, iq2_xxs) \
+    MP_CUDA_TENSOR_KERNELS(X, iq2_xs)  \
+    MP_CUDA_TENSOR_KERNELS(X, iq2_s)   \
+    MP_CUDA_TENSOR_KERNELS(X, iq3_xxs) \
+    MP_CUDA_TENSOR_KERNELS(X, iq3_s)
 
 #define MP_CUDA_KERNEL_MAP(X)   \
     MP_CUDA_MAIN_MAP(X)         \
@@ -417,23 +437,31 @@ enum mp_cuda_kernel {
 #define MP_CUDA_QUANT_FIRST MP_CUDA_KERNEL_gemv1_q4_0
 
 /*
- * From here on they use tensor cores, and are in an image of their own. They round activations to
- * the type of the weights, so their bits are others; of those the same is true as of the rest, that
- * they depend on an element's operands only. Columns are added 16 at a time in ascending order, in
- * float; how the 16 of a step are added is the hardware's. The tolerance is (cols + 32) 2^-22 of
- * the sum of the products' magnitudes with rounded activations (17 numbers cut off at 24 bits a
- * step), and 2^-8 (BF16) or 2^-11 (F16) of it more with those that are not rounded.
+ * From here on they use tensor cores, and are in images of their own: those of BF16 and F16 in one,
+ * of each quantised type in another. They round activations to the type of the weights, those of
+ * quantised types to F16, as they do the decoded weights; so their bits are others. Of those the
+ * same is true as of the rest, that they depend on an element's operands only. Columns are added 16
+ * at a time in ascending order, in float; how the 16 of a step are added is the hardware's.
+ *
+ * The tolerance is (cols + 32) 2^-22 of the sum of the products' magnitudes with rounded operands
+ * (17 numbers cut off at 24 bits a step); with activations that are not rounded 2^-8 (BF16) or
+ * 2^-11 (F16, quantised) of it more, and with decoded weights that are not another 2^-11. Numbers
+ * of F16 end at 65504, beyond which they are infinite; those below 2^-14 are rounded to multiples
+ * of 2^-24, which is 2^-25 of the other factor more.
  */
 #define MP_CUDA_TENSOR_FIRST MP_CUDA_KERNEL_tensor_bf16
+#define MP_CUDA_TENSOR_QUANT_FIRST MP_CUDA_KERNEL_tensor_q4_0
 
 /* The kernels that read weights of one type and take any number of tokens. `round` makes
- * activations of it, or is MP_CUDA_KERNEL_COUNT where activations stay as they are; `tensor*`:
- * tensor cores, for a matrix and for a work list, or MP_CUDA_KERNEL_COUNT. image: has kernels
- * [first, end) of the type; NULL: they are where all devices have them. */
+ * activations of it, or is MP_CUDA_KERNEL_COUNT where activations stay as they are; `tensor*`, one
+ * behind the other: tensor cores, for a matrix and for a work list, or MP_CUDA_KERNEL_COUNT. image:
+ * has kernels [first, end) of the type; NULL: they are where all devices have them. tensor_image:
+ * has those of a quantised type for tensor cores, else NULL. */
 struct mp_cuda_type {
     enum mp_cuda_kernel gemm, round, tensor, tensor_up, tensor_down;
     const char *image;
     enum mp_cuda_kernel first, end;
+    const char *tensor_image;
 };
 
 /* For a value of enum mp_wtype; NULL: devices have no kernels for weights of this type. */
@@ -473,10 +501,12 @@ uint64_t mp_cuda_attend_part_bytes(const struct mp_cuda_attend *params);
 uint64_t mp_cuda_sample_part_bytes(const struct mp_cuda_sample *params);
 
 /* The kernels as PTX text, zero-terminated, for compute capability 7.5 and later; those that use
- * tensor cores, for 8.0 and later; those of a quantised type. */
+ * tensor cores, for 8.0 and later; those of a quantised type, each for either. */
 extern const char mp_cuda_image[];
 extern const char mp_cuda_tensor_image[];
-#define X(TYPE, name) extern const char mp_cuda_##name##_image[];
+#define X(TYPE, name)                           \
+    extern const char mp_cuda_##name##_image[]; \
+    extern const char mp_cuda_tensor_##name##_image[];
 MP_CUDA_QUANT_MAP(X)
 #undef X
 

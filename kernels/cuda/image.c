@@ -12,6 +12,8 @@
             ".previous\n")
 TEXT(mp_cuda_image, MP_CUDA_PTX "/kernels.ptx");
 TEXT(mp_cuda_tensor_image, MP_CUDA_PTX "/tensor.ptx");
-#define X(TYPE, name) TEXT(mp_cuda_##name##_image, MP_CUDA_PTX "/" #name ".ptx");
+#define X(TYPE, name)                                           \
+    TEXT(mp_cuda_##name##_image, MP_CUDA_PTX "/" #name ".ptx"); \
+    TEXT(mp_cuda_tensor_##name##_image, MP_CUDA_PTX "/tensor_" #name ".ptx");
 MP_CUDA_QUANT_MAP(X)
 #undef X

@@ -51,9 +51,10 @@ struct kernels_of {
 
 #define NONE MP_CUDA_KERNEL_COUNT
 #define EXACT .round = NONE, .tensor = NONE, .tensor_up = NONE, .tensor_down = NONE
-#define ROUNDED(name)                                                             \
-    .round = MP_CUDA_KERNEL_round_##name, .tensor = MP_CUDA_KERNEL_tensor_##name, \
-    .tensor_up = MP_CUDA_KERNEL_tensor_up_##name, .tensor_down = MP_CUDA_KERNEL_tensor_down_##name
+#define TENSOR(name)                                                                      \
+    .tensor = MP_CUDA_KERNEL_tensor_##name, .tensor_up = MP_CUDA_KERNEL_tensor_up_##name, \
+    .tensor_down = MP_CUDA_KERNEL_tensor_down_##name
+#define ROUNDED(name) .round = MP_CUDA_KERNEL_round_##name, TENSOR(name)
 
 /* Eight tokens at most are those of four, or of two, at a time. */
 #define ONE_OR_MORE(kernel, type)                                                \
@@ -70,8 +71,10 @@ struct kernels_of {
         .experts_down = EXPERTS(experts_down, name),               \
         .attend = NONE,                                            \
         .type = { .gemm = MP_CUDA_KERNEL_gemm_##name,              \
-                  EXACT,                                           \
+                  .round = NONE,                                   \
+                  TENSOR(name),                                    \
                   .image = mp_cuda_##name##_image,                 \
+                  .tensor_image = mp_cuda_tensor_##name##_image,   \
                   .first = MP_CUDA_KERNEL_gemv1_##name,            \
                   .end = MP_CUDA_KERNEL_experts_down_##name + 1 }, \
     },
@@ -282,19 +285,20 @@ static struct mp_cuda_grid small(enum mp_cuda_kernel kernel, const void *params)
     }
 }
 
-/* Kernels of a quantised type cut their work as those of BF16 do. */
+/* Kernels of a quantised type, and those of one type for tensor cores, cut their work as those of
+ * BF16 do. */
 static enum mp_cuda_kernel plain_of(enum mp_cuda_kernel kernel)
 {
-    static const enum mp_cuda_kernel plain[] = {
 #define X(name, params) MP_CUDA_KERNEL_##name,
-        MP_CUDA_QUANT_KERNELS(X, bf16)
+    static const enum mp_cuda_kernel plain[] = { MP_CUDA_QUANT_KERNELS(X, bf16) };
+    static const enum mp_cuda_kernel tensor[] = { MP_CUDA_TENSOR_KERNELS(X, bf16) };
 #undef X
-    };
-    const unsigned i = (unsigned)kernel - MP_CUDA_QUANT_FIRST;
 
-    return i < MP_CUDA_TENSOR_FIRST - MP_CUDA_QUANT_FIRST
-               ? plain[i % (sizeof(plain) / sizeof(plain[0]))]
-               : kernel;
+    if (kernel >= MP_CUDA_TENSOR_FIRST)
+        return tensor[(kernel - MP_CUDA_TENSOR_FIRST) % (sizeof(tensor) / sizeof(tensor[0]))];
+    if (kernel >= MP_CUDA_QUANT_FIRST)
+        return plain[(kernel - MP_CUDA_QUANT_FIRST) % (sizeof(plain) / sizeof(plain[0]))];
+    return kernel;
 }
 
 struct mp_cuda_grid mp_cuda_kernel_grid(enum mp_cuda_kernel kernel, const void *params)
@@ -306,11 +310,11 @@ struct mp_cuda_grid mp_cuda_kernel_grid(enum mp_cuda_kernel kernel, const void *
         return gemv(params);
     if (kernel >= MP_CUDA_KERNEL_gemm_f32 && kernel <= MP_CUDA_KERNEL_gemm_f16)
         return gemm(params);
-    if (kernel == MP_CUDA_KERNEL_tensor_bf16 || kernel == MP_CUDA_KERNEL_tensor_f16)
+    if (kernel == MP_CUDA_KERNEL_tensor_bf16)
         return tensor(params);
-    if (kernel == MP_CUDA_KERNEL_tensor_up_bf16 || kernel == MP_CUDA_KERNEL_tensor_up_f16)
+    if (kernel == MP_CUDA_KERNEL_tensor_up_bf16)
         return tensor_experts(list, list->channels, MP_TENSOR_CHANNELS);
-    if (kernel == MP_CUDA_KERNEL_tensor_down_bf16 || kernel == MP_CUDA_KERNEL_tensor_down_f16)
+    if (kernel == MP_CUDA_KERNEL_tensor_down_bf16)
         return tensor_experts(list, list->hidden, MP_TENSOR_ROWS);
     if (kernel >= MP_CUDA_KERNEL_project1_f32 && kernel <= MP_CUDA_KERNEL_project8_f16)
         return project(params);

@@ -1,13 +1,18 @@
 /*
  * Products on tensor cores (mma.sync m16n8k16): a matrix with many tokens, and the experts of a
  * work list. A block multiplies a tile of tokens with a tile of rows of weights, step by step of
- * columns. Activations are rounded to the type of the weights on their way into shared memory, sums
- * are floats; see MP_CUDA_TENSOR_FIRST for what that means for results.
+ * columns. On their way into shared memory activations are rounded to the type of the weights, and
+ * blocks of quantised weights are decoded and rounded to F16, as are activations for them. Sums are
+ * floats; see MP_CUDA_TENSOR_FIRST for what that means for results.
  *
- * What does not exist (a row, a token, a column beyond the last) is zeros in shared memory.
- * Operands that cannot be read by 16 bytes are read one by one, and multiplied in the same way: so
+ * A token or a column that does not exist is zeros in shared memory; for a row of weights there is
+ * the last one, whose sums go nowhere. Operands that cannot be read by 16 bytes, or blocks as they
+ * are aligned in a matrix that is, are read piece by piece and multiplied in the same way: so
  * addresses change no bits.
  */
+#ifndef MP_TENSOR_CUH
+#define MP_TENSOR_CUH
+
 #include "kernels/cuda/gemv.cuh"
 #include "kernels/cuda/work.cuh"
 
@@ -16,17 +21,19 @@
 
 #define MP_TENSOR_NONE 0xffffffffu
 
-/* What a thread brings: rows of weights and of activations, by their distance in elements from w
- * and x, which takes half as many registers as addresses; MP_TENSOR_NONE: there is no such row. */
+/* What a thread brings: rows of weights and of activations, by their distance from w in bytes and
+ * from x in elements, which takes half as many registers as addresses; MP_TENSOR_NONE: there is no
+ * such token. */
 struct mp_tensor_tile {
-    const MP_GLOBAL uint16_t *w;
+    const MP_GLOBAL char *w;
     const MP_GLOBAL float *x;
     uint32_t w_at[2], x_at[4];
     uint32_t cols, tokens; /* tokens: of the tile, from its first */
     int fast;
 };
 
-/* A thread's share of a step, as it is in memory. */
+/* A thread's share of a step, as it is in memory, or of blocks as mp_load_block() gives it: 8
+ * numbers, scale, what is added. */
 struct mp_tensor_part {
     struct mp_words w[2], x[4];
 };
@@ -43,13 +50,32 @@ MP_DEVICE uint32_t mp_tensor_x_row(int i)
     return (uint32_t)i * 16 + mp_thread() / 8;
 }
 
-/* Columns c to c + 8 of a row of weights. */
+/* Columns c to c + 8 of a row of blocks. */
+MP_DEVICE struct mp_words mp_tensor_block(const struct mp_tensor_tile *tile, int i, uint32_t c,
+                                          const int type)
+{
+    const MP_GLOBAL char *block =
+        tile->w + (tile->w_at[i] + c / mp_block_cols(type) * mp_block_bytes(type));
+    struct mp_eight from = { { 0, 0, 0, 0, 0, 0, 0, 0 } };
+    struct mp_words to;
+
+    if (tile->fast)
+        mp_load_block(&from, type, block, c % mp_block_cols(type), mp_type_align(type));
+    else
+        mp_load_block(&from, type, block, c % mp_block_cols(type), 1);
+    MP_UNROLL
+    for (int k = 0; k < 4; k++)
+        to.word[k] = from.word[k];
+    return to;
+}
+
+/* Columns c to c + 8 of a row of weights of 16 bits. */
 MP_DEVICE struct mp_words mp_tensor_w(const struct mp_tensor_tile *tile, int i, uint32_t c)
 {
-    const MP_GLOBAL uint16_t *row = tile->w + tile->w_at[i];
+    const MP_GLOBAL uint16_t *row = (const MP_GLOBAL uint16_t *)(tile->w + tile->w_at[i]);
     struct mp_words to = { { 0, 0, 0, 0 } };
 
-    if (tile->w_at[i] == MP_TENSOR_NONE || c >= tile->cols)
+    if (c >= tile->cols)
         return to;
     if (tile->fast)
         return mp_load_once(row + c);
@@ -75,15 +101,18 @@ MP_DEVICE struct mp_words mp_tensor_x(const struct mp_tensor_tile *tile, int i, 
     return to;
 }
 
+/* Activations first: what unpacks blocks waits for them, and would hold back loads behind it. */
 MP_DEVICE void mp_tensor_load(struct mp_tensor_part *to, const struct mp_tensor_tile *tile,
-                              uint32_t first)
+                              const int type, uint32_t first)
 {
-    MP_UNROLL
-    for (int i = 0; i < 2; i++)
-        to->w[i] = mp_tensor_w(tile, i, first + mp_thread() % 4 * 8);
+    const uint32_t c = first + mp_thread() % 4 * 8;
+
     MP_UNROLL
     for (int i = 0; i < 4; i++)
         to->x[i] = mp_tensor_x(tile, i, first + mp_thread() % 8 * 4);
+    MP_UNROLL
+    for (int i = 0; i < 2; i++)
+        to->w[i] = mp_is_quant(type) ? mp_tensor_block(tile, i, c, type) : mp_tensor_w(tile, i, c);
 }
 
 MP_DEVICE uint32_t mp_tensor_pair(const struct mp_words *x, int i, const int type)
@@ -93,17 +122,30 @@ MP_DEVICE uint32_t mp_tensor_pair(const struct mp_words *x, int i, const int typ
     return type == MP_WTYPE_BF16 ? mp_pair_bf16(low, high) : mp_pair_f16(low, high);
 }
 
+/* 8 weights as pairs of 16 bits. */
+MP_DEVICE void mp_tensor_put(uint32_t *to, const struct mp_words *w, const int type)
+{
+    const struct mp_eight e = { { 0, 0, w->word[2], w->word[3], 0, 0, 0, 0 } };
+
+    MP_UNROLL
+    for (int k = 0; k < 4; k++) {
+        const uint32_t numbers = w->word[k / 2], i = (uint32_t)k * 2;
+
+        to[k] = mp_is_quant(type) ? mp_pair_f16(mp_decoded(&e, type, numbers, i),
+                                                mp_decoded(&e, type, numbers, i + 1))
+                                  : w->word[k];
+    }
+}
+
 /* A step in shared memory: rows of activations, then those of weights. */
 MP_DEVICE void mp_tensor_store(uint32_t *step, const struct mp_tensor_part *part, const int type)
 {
     MP_UNROLL
     for (int i = 0; i < 2; i++) {
-        uint32_t *to = step + (MP_TENSOR_TOKENS + mp_tensor_w_row(i)) * MP_TENSOR_STRIDE +
-                       mp_thread() % 4 * 4;
+        uint32_t *to =
+            step + (MP_TENSOR_TOKENS + mp_tensor_w_row(i)) * MP_TENSOR_STRIDE + mp_thread() % 4 * 4;
 
-        MP_UNROLL
-        for (int k = 0; k < 4; k++)
-            to[k] = part->w[i].word[k];
+        mp_tensor_put(to, &part->w[i], type);
     }
     MP_UNROLL
     for (int i = 0; i < 4; i++) {
@@ -152,24 +194,21 @@ MP_DEVICE void mp_tensor_add(float *sum, const uint32_t *step, uint32_t tokens, 
     }
 }
 
-/* sum += the tile's products over all columns, in ascending order. */
+/* sum += the tile's products over all columns, in ascending order: a step is multiplied while the
+ * next one is on its way. */
 MP_DEVICE void mp_tensor_multiply(float *sum, const struct mp_tensor_tile *tile, const int type)
 {
     uint32_t *shared = (uint32_t *)mp_shared(), step = 0;
     struct mp_tensor_part part;
 
-    mp_tensor_load(&part, tile, 0);
-    mp_tensor_store(shared, &part, type);
-    mp_sync();
     MP_NO_UNROLL
-    for (uint32_t c = 0; c < tile->cols; c += MP_TENSOR_COLS) {
-        const int more = c + MP_TENSOR_COLS < tile->cols;
-
-        if (more)
-            mp_tensor_load(&part, tile, c + MP_TENSOR_COLS);
-        mp_tensor_add(sum, shared + step, tile->tokens, type);
+    for (uint32_t c = 0; c < tile->cols + MP_TENSOR_COLS; c += MP_TENSOR_COLS) {
+        if (c < tile->cols)
+            mp_tensor_load(&part, tile, type, c);
+        if (c > 0)
+            mp_tensor_add(sum, shared + step, tile->tokens, type);
         step = MP_TENSOR_STEP - step;
-        if (more)
+        if (c < tile->cols)
             mp_tensor_store(shared + step, &part, type);
         mp_sync();
     }
@@ -186,16 +225,14 @@ MP_DEVICE uint32_t mp_tensor_row(int i)
     return mp_lane() % 4 * 2 + (uint32_t)i % 2;
 }
 
-/* Where the rows of a thread are: of weights, of which there are `rows`, and of tokens. */
+/* Where the rows of a thread are: of weights, of which there are `rows`, w_stride bytes apart, and
+ * of tokens. */
 MP_DEVICE void mp_tensor_place(struct mp_tensor_tile *tile, uint32_t rows, uint32_t w_stride,
                                uint32_t x_stride)
 {
     MP_UNROLL
-    for (int i = 0; i < 2; i++) {
-        const uint32_t r = mp_tensor_w_row(i);
-
-        tile->w_at[i] = r < rows ? r * w_stride : MP_TENSOR_NONE;
-    }
+    for (int i = 0; i < 2; i++)
+        tile->w_at[i] = mp_min(mp_tensor_w_row(i), rows - 1) * w_stride;
     MP_UNROLL
     for (int i = 0; i < 4; i++) {
         const uint32_t t = mp_tensor_x_row(i);
@@ -213,9 +250,9 @@ MP_DEVICE void mp_tensor(const struct mp_cuda_matmul *p, const int type)
     tile.cols = p->cols;
     tile.tokens = p->tokens - token;
     tile.fast = mp_matmul_is_fast(p, type);
-    tile.w = (const MP_GLOBAL uint16_t *)mp_matmul_w(p, type, row);
+    tile.w = mp_matmul_w(p, type, row);
     tile.x = mp_matmul_x(p, token);
-    mp_tensor_place(&tile, p->rows - row, p->w_stride, p->x_stride);
+    mp_tensor_place(&tile, p->rows - row, (uint32_t)mp_bytes_of(type, p->w_stride), p->x_stride);
     MP_UNROLL
     for (int i = 0; i < MP_TENSOR_SUMS; i++)
         sum[i] = 0;
@@ -233,8 +270,8 @@ MP_DEVICE void mp_tensor(const struct mp_cuda_matmul *p, const int type)
 /* act for the tile's channels and rows [first, first + MP_TENSOR_TOKENS) of expert e. A warp has 8
  * channels: the first 8 of its rows of weights are gates, the others ups. */
 MP_DEVICE void mp_tensor_up_tile(const struct mp_cuda_experts *p,
-                                 const MP_GLOBAL struct mp_cuda_expert *e,
-                                 const int type, uint32_t first)
+                                 const MP_GLOBAL struct mp_cuda_expert *e, const int type,
+                                 uint32_t first)
 {
     const uint32_t channel = mp_block_x() * MP_TENSOR_CHANNELS;
     const uint64_t stride = mp_bytes_of(type, p->hidden);
@@ -244,14 +281,14 @@ MP_DEVICE void mp_tensor_up_tile(const struct mp_cuda_experts *p,
     tile.cols = p->hidden;
     tile.tokens = e->count - first;
     tile.fast = mp_tile_is_fast(type, e->gate | e->up, stride, p->x, p->x_stride, p->hidden);
-    tile.w = (const MP_GLOBAL uint16_t *)(mp_tensor_w_row(0) % 16 < 8 ? e->gate : e->up) +
-             (uint64_t)channel * p->hidden;
+    tile.w =
+        (const MP_GLOBAL char *)(mp_tensor_w_row(0) % 16 < 8 ? e->gate : e->up) + channel * stride;
     tile.x = (const MP_GLOBAL float *)p->x;
     MP_UNROLL
     for (int i = 0; i < 2; i++) {
         const uint32_t row = mp_tensor_w_row(i), c = row / 16 * 8 + row % 8;
 
-        tile.w_at[i] = channel + c < e->channels ? c * p->hidden : MP_TENSOR_NONE;
+        tile.w_at[i] = mp_min(c, e->channels - 1 - channel) * (uint32_t)stride;
     }
     MP_UNROLL
     for (int i = 0; i < 4; i++) {
@@ -276,8 +313,8 @@ MP_DEVICE void mp_tensor_up_tile(const struct mp_cuda_experts *p,
 
 /* Where sum[i] of a tile that begins with row `first` of the expert belongs in rank; 0: nowhere. */
 MP_DEVICE MP_GLOBAL float *mp_tensor_rank(const struct mp_cuda_experts *p,
-                                          const MP_GLOBAL struct mp_cuda_expert *e,
-                                          uint32_t first, int i)
+                                          const MP_GLOBAL struct mp_cuda_expert *e, uint32_t first,
+                                          int i)
 {
     const uint32_t t = first + mp_tensor_token(i / 8, i % 4);
     const uint32_t r = mp_block_x() * MP_TENSOR_ROWS + mp_warp() * 16 + (uint32_t)i % 8 / 4 * 8 +
@@ -290,10 +327,10 @@ MP_DEVICE MP_GLOBAL float *mp_tensor_rank(const struct mp_cuda_experts *p,
 
 /* rank for the tile's output rows and rows [first, first + MP_TENSOR_TOKENS) of expert e. A further
  * slice goes on with the sums that the one before has left: so slices that are cut at multiples of
- * 16 channels have the bits of the whole. */
+ * 16 channels, or at whole blocks, have the bits of the whole. */
 MP_DEVICE void mp_tensor_down_tile(const struct mp_cuda_experts *p,
-                                   const MP_GLOBAL struct mp_cuda_expert *e,
-                                   const int type, uint32_t first)
+                                   const MP_GLOBAL struct mp_cuda_expert *e, const int type,
+                                   uint32_t first)
 {
     const uint32_t row = mp_block_x() * MP_TENSOR_ROWS;
     const uint64_t stride = mp_bytes_of(type, e->channels);
@@ -303,9 +340,9 @@ MP_DEVICE void mp_tensor_down_tile(const struct mp_cuda_experts *p,
     tile.cols = e->channels;
     tile.tokens = e->count - first;
     tile.fast = mp_tile_is_fast(type, e->down, stride, p->act, p->channels, e->channels);
-    tile.w = (const MP_GLOBAL uint16_t *)e->down + (uint64_t)row * e->channels;
+    tile.w = (const MP_GLOBAL char *)e->down + row * stride;
     tile.x = (const MP_GLOBAL float *)p->act + (uint64_t)(e->first + first) * p->channels;
-    mp_tensor_place(&tile, p->hidden - row, e->channels, p->channels);
+    mp_tensor_place(&tile, p->hidden - row, (uint32_t)stride, p->channels);
     MP_UNROLL
     for (int i = 0; i < MP_TENSOR_SUMS; i++) {
         const MP_GLOBAL float *from = e->accumulate ? mp_tensor_rank(p, e, first, i) : 0;
@@ -342,19 +379,18 @@ MP_DEVICE void mp_tensor_down(const struct mp_cuda_experts *p, const int type)
 }
 
 /* Four blocks on one multiprocessor: at most 128 registers a thread. */
-#define MP_TENSORS(name, type)                                                        \
-    MP_KERNEL(mp_tensor_##name, mp_cuda_matmul, MP_TENSOR_WARPS *MP_LANES, 4)         \
-    {                                                                                 \
-        mp_tensor(&p, type);                                                          \
-    }                                                                                 \
-    MP_KERNEL(mp_tensor_up_##name, mp_cuda_experts, MP_TENSOR_WARPS *MP_LANES, 4)     \
-    {                                                                                 \
-        mp_tensor_up(&p, type);                                                       \
-    }                                                                                 \
-    MP_KERNEL(mp_tensor_down_##name, mp_cuda_experts, MP_TENSOR_WARPS *MP_LANES, 4)   \
-    {                                                                                 \
-        mp_tensor_down(&p, type);                                                     \
+#define MP_TENSORS(name, type)                                                      \
+    MP_KERNEL(mp_tensor_##name, mp_cuda_matmul, MP_TENSOR_WARPS *MP_LANES, 4)       \
+    {                                                                               \
+        mp_tensor(&p, type);                                                        \
+    }                                                                               \
+    MP_KERNEL(mp_tensor_up_##name, mp_cuda_experts, MP_TENSOR_WARPS *MP_LANES, 4)   \
+    {                                                                               \
+        mp_tensor_up(&p, type);                                                     \
+    }                                                                               \
+    MP_KERNEL(mp_tensor_down_##name, mp_cuda_experts, MP_TENSOR_WARPS *MP_LANES, 4) \
+    {                                                                               \
+        mp_tensor_down(&p, type);                                                   \
     }
 
-MP_TENSORS(bf16, MP_WTYPE_BF16)
-MP_TENSORS(f16, MP_WTYPE_F16)
+#endif

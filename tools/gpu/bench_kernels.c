@@ -327,7 +327,7 @@ static enum mp_status attention(struct bench *b, enum mp_wtype type, uint32_t po
 }
 
 /* Many tokens on tensor cores, where the device has kernels for them. */
-static enum mp_status tensor_cores(struct bench *b)
+static enum mp_status tensor_cores(struct bench *b, enum mp_wtype type)
 {
     static const uint32_t tokens[] = { 16, 64, 512 };
     enum mp_status status = mp_gpu_load_tensor(b->gpu);
@@ -335,9 +335,9 @@ static enum mp_status tensor_cores(struct bench *b)
     if (status == MP_ERR_UNSUPPORTED)
         return MP_OK;
     for (size_t i = 0; i < (b->small ? 1 : MP_ARRAY_LEN(tokens)) && status == MP_OK; i++)
-        status = dense(b, "product (tensor)", MP_WTYPE_BF16, 4096, 2048, tokens[i], true);
+        status = dense(b, "product (tensor)", type, 4096, 2048, tokens[i], true);
     for (size_t i = 0; i < (b->small ? 1 : MP_ARRAY_LEN(tokens)) && status == MP_OK; i++)
-        status = experts(b, MP_WTYPE_BF16, 2048, 768, tokens[i], true);
+        status = experts(b, type, 2048, 768, tokens[i], true);
     return status;
 }
 
@@ -351,7 +351,7 @@ static enum mp_status quantised(struct bench *b, enum mp_wtype type)
         status = dense(b, "product", type, 4096, 2048, tokens[i], false);
     for (size_t i = 0; i < (b->small ? 1 : MP_ARRAY_LEN(tokens)) && status == MP_OK; i++)
         status = experts(b, type, 2048, 768, tokens[i], false);
-    return status;
+    return status == MP_OK ? tensor_cores(b, type) : status;
 }
 
 static enum mp_status run_all(struct bench *b)
@@ -369,7 +369,7 @@ static enum mp_status run_all(struct bench *b)
     for (size_t i = 0; i < token_counts && status == MP_OK; i++)
         status = experts(b, MP_WTYPE_BF16, 2048, 768, tokens[i], false);
     if (status == MP_OK)
-        status = tensor_cores(b);
+        status = tensor_cores(b, MP_WTYPE_BF16);
 #define X(TYPE, name) status = status == MP_OK ? quantised(b, MP_WTYPE_##TYPE) : status;
     MP_CUDA_QUANT_MAP(X)
 #undef X

@@ -60,7 +60,8 @@ bool check_wants_type(const struct check *check, unsigned type)
         if (is_wanted(check, (enum mp_cuda_kernel)k))
             return true;
     }
-    return false;
+    return is_wanted(check, of->tensor) || is_wanted(check, of->tensor_up) ||
+           is_wanted(check, of->tensor_down);
 }
 
 enum mp_status check_open(unsigned ordinal, const char *only, struct check **check_p)
@@ -89,6 +90,7 @@ enum mp_status check_open(unsigned ordinal, const char *only, struct check **che
         printf("no kernels for tensor cores: %s\n", mp_error_last()->text);
     if (!check->tensor && status != MP_ERR_UNSUPPORTED)
         check_case(check, MP_CUDA_TENSOR_FIRST, false, "they cannot be loaded");
+        /* With their kernels for tensor cores, if the device has them. */
 #define X(TYPE, name) need(check, mp_gpu_load_type(check->gpu, MP_WTYPE_##TYPE));
     MP_CUDA_QUANT_MAP(X)
 #undef X

@@ -72,22 +72,27 @@ static void matmul(struct check *c, bool gemm, unsigned type, uint32_t rows, uin
 }
 
 /* What a product of tensor cores may come to, and how far off it may be: see MP_CUDA_TENSOR_FIRST.
- * to, off: (rows). The activations are rounded here as there. */
+ * to, off: (rows). Activations, and weights that were decoded, are rounded here as there. w_stride:
+ * elements. */
 static void tensor_row(unsigned type, const void *w, uint64_t w_stride, const float *x,
                        uint32_t rows, uint32_t cols, double *to, double *off)
 {
+    const enum mp_wtype of = (enum mp_wtype)type, as = type == MP_WTYPE_BF16 ? of : MP_WTYPE_F16;
     float *in = check_want(cols), *wide = check_want(cols);
     uint16_t *bits = calloc(cols + 1, sizeof(*bits));
 
     if (bits == NULL)
         exit(1);
-    mp_kernels_store((enum mp_wtype)type, bits, x, cols);
-    mp_kernels_ref.convert(in, bits, (enum mp_wtype)type, cols);
+    mp_kernels_store(as, bits, x, cols);
+    mp_kernels_ref.convert(in, bits, as, cols);
     for (uint32_t r = 0; r < rows; r++) {
         double sum = 0, magnitude = 0;
 
-        mp_kernels_ref.convert(wide, (const char *)w + r * w_stride * sizeof(*bits),
-                               (enum mp_wtype)type, cols);
+        mp_kernels_ref.convert(wide, (const char *)w + mp_wtype_bytes(of, r * w_stride), of, cols);
+        if (type >= MP_WTYPE_PLAIN_COUNT) {
+            mp_kernels_store(as, bits, wide, cols);
+            mp_kernels_ref.convert(wide, bits, as, cols);
+        }
         for (uint32_t c = 0; c < cols; c++) {
             sum += (double)wide[c] * (double)in[c];
             magnitude += fabs((double)wide[c] * (double)in[c]);
@@ -116,10 +121,10 @@ static void tensor(struct check *c, unsigned type, uint32_t rows, uint32_t cols,
 {
     const uint32_t stride = cols + gap;
     const size_t y_count = (size_t)tokens * (rows + gap);
-    const char *w = check_weights(c, (enum mp_wtype)type, (size_t)rows * stride + 1);
+    const char *w = check_shifted(c, (enum mp_wtype)type, (size_t)rows * stride, gap > 0 ? 2 : 0);
     const float *x = check_floats(c, (size_t)tokens * stride);
     float *y = check_floats(c, y_count), *bias = check_floats(c, rows);
-    struct mp_cuda_matmul p = { .w = check_at(w + (gap > 0 ? 2 : 0)),
+    struct mp_cuda_matmul p = { .w = check_at(w),
                                 .x = check_at(x),
                                 .y = check_at(y),
                                 .bias = gap > 0 ? check_at(bias) : 0,
@@ -191,6 +196,10 @@ static void quantised(struct check *c, unsigned type, bool few)
     }
     matmul(c, true, type, few ? 33 : 768, few ? 256 : 2048, few ? 9 : 67, 0);
     matmul(c, true, type, 5, 256, 9, 256);
+    if (check_tensor(c)) {
+        tensor(c, type, few ? 33 : 768, few ? 256 : 2048, few ? 9 : 67, 0);
+        tensor(c, type, 5, 256, 9, 256);
+    }
     if (!few)
         matmul(c, false, type, MP_GEMV_SPLIT_ROWS_MAX + 3, 1280, 1, 0);
 }
@@ -420,6 +429,8 @@ static void quantised_experts(struct check *c, unsigned type, bool few)
         struct list list = { few ? 4 : 16, 2, tokens[i], 256, 512, NULL, NULL };
 
         experts(c, type, &list, i % 2 == 1, false);
+        if (check_tensor(c) && tokens[i] > 8)
+            experts(c, type, &list, i % 2 == 0, true);
     }
 }
 

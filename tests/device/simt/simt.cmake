@@ -6,9 +6,10 @@ target_link_libraries(mp_simt PUBLIC mp_kernels Threads::Threads m)
 set_target_properties(mp_simt PROPERTIES MP_ARITHMETIC ON)
 target_link_options(mp_simt INTERFACE -Wl,-u,mp_simt_find)
 
-# mp_simt_kernels(plain FLAGS...): the tables mp_simt_kernels_plain and mp_simt_quant_plain.
+# mp_simt_kernels(plain FLAGS...): the tables mp_simt_kernels_plain, mp_simt_quant_plain and
+# mp_simt_tensor_plain.
 function(mp_simt_kernels name)
-    foreach(part kernels quant)
+    foreach(part kernels quant tensor)
         add_library(mp_simt_${part}_${name} OBJECT tests/device/simt/${part}.c)
         target_compile_definitions(mp_simt_${part}_${name} PRIVATE MP_SIMT_TABLE=mp_simt_${part}_${name})
         target_include_directories(mp_simt_${part}_${name} PRIVATE tests/device/simt)

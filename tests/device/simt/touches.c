@@ -381,9 +381,10 @@ TOUCHES(gather_rows, mp_cuda_rows, gather_rows(p, out))
 TOUCHES(scatter_rows, mp_cuda_rows, scatter_rows(p, out))
 TOUCHES(read, mp_cuda_read, read_all(p, out))
 TOUCHES(spin, mp_cuda_spin, (void)p)
-TOUCHES(tensor_bf16, mp_cuda_matmul, matmul(p, MP_WTYPE_BF16, out))
-TOUCHES(tensor_f16, mp_cuda_matmul, matmul(p, MP_WTYPE_F16, out))
-TOUCHES(tensor_up_bf16, mp_cuda_experts, experts(p, MP_WTYPE_BF16, true, out))
-TOUCHES(tensor_up_f16, mp_cuda_experts, experts(p, MP_WTYPE_F16, true, out))
-TOUCHES(tensor_down_bf16, mp_cuda_experts, experts(p, MP_WTYPE_BF16, false, out))
-TOUCHES(tensor_down_f16, mp_cuda_experts, experts(p, MP_WTYPE_F16, false, out))
+#define TOUCHES_TENSOR(TYPE, name)                                                     \
+    TOUCHES(tensor_##name, mp_cuda_matmul, matmul(p, MP_WTYPE_##TYPE, out))            \
+    TOUCHES(tensor_up_##name, mp_cuda_experts, experts(p, MP_WTYPE_##TYPE, true, out)) \
+    TOUCHES(tensor_down_##name, mp_cuda_experts, experts(p, MP_WTYPE_##TYPE, false, out))
+TOUCHES_TENSOR(BF16, bf16)
+TOUCHES_TENSOR(F16, f16)
+MP_CUDA_QUANT_MAP(TOUCHES_TENSOR)

@@ -4,12 +4,14 @@
  * cut and batched; its numbers are those of plain C, and of the same values stored as floats but
  * for what rounding activations to 8 bits takes; types may differ by matrix and by layer. On a
  * device, whose kernels round no activations, the bits are those of the same values stored as
- * floats; it refuses by name what it has no kernels for.
+ * floats; it refuses by name what it has no kernels for. With those for tensor cores, which round
+ * weights and activations to F16, logits are near those, and of the same bits at every budget.
  */
 #include <math.h>
 
 #include "engine/forward/cuda/device.h"
 #include "engine/model/types.h"
+#include "tests/device/fakecuda/client.h"
 #include "tests/model/fails.h"
 #include "tests/model/gguf/to_gguf.h"
 #include "tests/model/harness.h"
@@ -399,8 +401,152 @@ static void devices_refuse_gates_that_are_no_ups_and_routers(void)
     router_type_now = MP_WTYPE_COUNT;
 }
 
+/* ---- on tensor cores */
+
+/* So many that some experts have more than 8 rows, and others have not. */
+#define LONG_PROMPT 32
+
+/* Of a long prompt and a step. */
+static enum mp_status long_logits(const struct harness_options *options, float *logits)
+{
+    static const int32_t lens[1] = { LONG_PROMPT };
+    int32_t all[LONG_PROMPT + 1];
+    enum mp_status status;
+    struct harness h;
+
+    for (size_t i = 0; i < MP_ARRAY_LEN(all); i++)
+        all[i] = tokens[i % (PROMPT + STEPS)];
+    harness_open(options, &h);
+    status = harness_run(&h, all, LONG_PROMPT + 1, lens, 1, 1, logits);
+    harness_close(&h);
+    return status;
+}
+
+static struct harness_options on_tensor_cores(const char *model)
+{
+    struct harness_options options = on_device(model);
+
+    options.tokens_max = 512;
+    options.gemm = MP_GEMM_TENSOR;
+    return options;
+}
+
+/* Near the kernels that round nothing; the same bits at each budget, with graphs and without. */
+static void check_tensor(enum mp_wtype type, enum mp_wtype down)
+{
+    static float own[2 * VOCAB], want[2 * VOCAB], got[2 * VOCAB];
+    struct harness_options options = on_tensor_cores(model_of(type, down, false));
+    const struct mp_space_plan plan = harness_plan(&options, NULL);
+    double off;
+
+    CHECK_EQ(long_logits(&options, want), MP_OK);
+    options.gemm = MP_GEMM_OWN;
+    CHECK_EQ(long_logits(&options, own), MP_OK);
+    off = distance(want, own);
+    fprintf(stderr, "  %s, %s: from the kernels in F32 %.1e\n", mp_wtype_name(type),
+            mp_wtype_name(down), off);
+    CHECK(off > 1e-6 && off < 2e-2);
+    options.gemm = MP_GEMM_TENSOR;
+    options.graphs = false;
+    options.budget_bytes = plan.smallest_bytes;
+    CHECK_EQ(long_logits(&options, got), MP_OK);
+    CHECK(memcmp(want, got, sizeof(want)) == 0);
+    if (type == down)
+        return;
+    options.graphs = true;
+    options.budget_bytes = (plan.smallest_bytes + plan.full_bytes) / 2;
+    CHECK_EQ(long_logits(&options, got), MP_OK);
+    CHECK(memcmp(want, got, sizeof(want)) == 0);
+}
+
+static void tensor_cores_are_near_the_other_kernels(void)
+{
+    check_tensor(MP_WTYPE_Q8_0, MP_WTYPE_Q8_0);
+    check_tensor(MP_WTYPE_MXFP4, MP_WTYPE_MXFP4);
+    check_tensor(MP_WTYPE_Q4_K, MP_WTYPE_Q6_K);
+    check_tensor(MP_WTYPE_Q4_0, MP_WTYPE_Q5_0);
+    check_tensor(MP_WTYPE_IQ4_XS, MP_WTYPE_Q5_K);
+    check_tensor(MP_WTYPE_Q2_K, MP_WTYPE_Q3_K);
+    check_tensor(MP_WTYPE_Q4_1, MP_WTYPE_Q5_1);
+    check_tensor(MP_WTYPE_IQ4_NL, MP_WTYPE_IQ4_NL);
+    check_tensor(MP_WTYPE_IQ2_XXS, MP_WTYPE_IQ2_XS);
+    check_tensor(MP_WTYPE_IQ3_XXS, MP_WTYPE_IQ3_S);
+    check_tensor(MP_WTYPE_IQ2_S, MP_WTYPE_IQ2_S);
+}
+
+/* A kernel that fails where it is launched says that it is. */
+static bool is_launched(const struct harness_options *options, const char *kernel)
+{
+    float logits[2 * VOCAB];
+    char plan[64];
+    bool launched;
+
+    snprintf(plan, sizeof(plan), "later:mp_%s", kernel);
+    fake_api.reset();
+    fake_api.fail(plan, 0, 1, false);
+    launched = long_logits(options, logits) != MP_OK;
+    fake_api.reset();
+    return launched;
+}
+
+/* Many tokens and experts with many rows by tensor cores, each product by the kernel of its type;
+ * experts with few rows, and steps of one token, by the others. Modules are loaded for those who
+ * ask for them. */
+static void tensor_cores_are_used_where_they_are_wanted(void)
+{
+    static const char *const always[] = { "experts_up8_q4_k", "experts_down8_q4_k",
+                                          "experts_down8_q6_k", "gemv1_q4_k" };
+    static const char *const own[] = { "gemm_q4_k", "gemm_q6_k", "experts_up_q4_k",
+                                       "experts_down_q4_k", "experts_down_q6_k" };
+    static const char *const tensor[] = { "tensor_q4_k", "tensor_q6_k", "tensor_up_q4_k",
+                                          "tensor_down_q4_k", "tensor_down_q6_k" };
+    struct harness_options options = on_tensor_cores(model_of(MP_WTYPE_Q4_K, MP_WTYPE_Q6_K, false));
+    static const enum mp_gemm_choice choices[] = { MP_GEMM_TENSOR, MP_GEMM_OWN, MP_GEMM_AUTO };
+    struct harness h;
+
+    for (size_t c = 0; c < MP_ARRAY_LEN(choices); c++) {
+        const bool wants = choices[c] == MP_GEMM_TENSOR;
+
+        options.gemm = choices[c];
+        fake_api.reset();
+        harness_open(&options, &h); /* the main module, one of each type, and tensor cores' */
+        CHECK_EQ(fake_api.calls("cuModuleLoadDataEx"), wants ? 6 : 3);
+        harness_close(&h);
+        if (choices[c] == MP_GEMM_AUTO)
+            continue;
+        for (size_t i = 0; i < MP_ARRAY_LEN(tensor); i++) {
+            CHECK_EQ(is_launched(&options, tensor[i]), wants);
+            CHECK_EQ(is_launched(&options, own[i]), !wants);
+        }
+        for (size_t i = 0; i < MP_ARRAY_LEN(always) && wants; i++)
+            CHECK(is_launched(&options, always[i]));
+    }
+}
+
+static void a_driver_that_refuses_those_of_a_type_is_an_error(void)
+{
+    const struct harness_options options =
+        on_tensor_cores(model_of(MP_WTYPE_Q8_0, MP_WTYPE_Q8_0, false));
+    struct harness h;
+
+    fake_api.reset();
+    fake_api.fail("cuModuleLoadDataEx", 3, 209, false);
+    CHECK(harness_try_open(&options, &h) != MP_OK);
+    CHECK_STR(mp_error_last()->code, "E_CUDA");
+    fake_api.reset();
+}
+
 int main(int argc, char **argv)
 {
+    if (argc > 1 && strcmp(argv[1], "tensor") == 0) {
+        find_fake();
+        layers_now = 2;
+        steps_now = 1;
+        RUN(tensor_cores_are_near_the_other_kernels);
+        RUN(tensor_cores_are_used_where_they_are_wanted);
+        RUN(a_driver_that_refuses_those_of_a_type_is_an_error);
+        return 0;
+    }
     if (argc > 1 && strcmp(argv[1], "cuda") == 0) {
         layers_now = 2;
         steps_now = 2;

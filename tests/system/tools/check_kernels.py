@@ -33,13 +33,16 @@ def main():
     header = (TOP / "kernels/cuda/cuda_kernels.h").read_text()
     names = re.findall(r"^    X\((\w+), mp_cuda_\w+\)", header, re.M)
     types = re.findall(r"^    MP_CUDA_QUANT_KERNELS\(X, (\w+)\)", header, re.M)
+    of_tensor = re.findall(r"^    MP_CUDA_TENSOR_KERNELS\(X, (\w+)\)", header, re.M)
     of_type = re.findall(r"^    X\((\w+)_##type, ", header, re.M)
-    tensor = names.index("tensor_bf16")
-    names[tensor:tensor] = [f"{name}_{of}" for of in types for name in of_type]
+    tensor = [name for name in of_type if name.startswith("tensor")]
+    of_type = [name for name in of_type if name not in tensor]
+    names += [f"{name}_{of}" for of in types for name in of_type]
+    names += [f"{name}_{of}" for of in of_tensor for name in tensor]
     kernels = ["mp_" + name for name in names]
     # Types differ in how they are read alone: all kernels of one, one kernel of another.
-    same = {f"mp_{name}_{of}" for of in types[1:] for name in of_type}
-    same.remove(f"mp_{of_type[0]}_{types[-1]}")
+    same = {f"mp_{name}_{of}" for of in types[1:] for name in of_type + tensor}
+    same -= {f"mp_{of_type[0]}_{types[-1]}", f"mp_{tensor[0]}_{types[-1]}"}
 
     process, rows = run(build, "--few")
     check("right kernels fail", process.returncode == 0, process)

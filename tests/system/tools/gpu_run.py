@@ -235,8 +235,9 @@ def verdicts():
 
 
 def tensor_cores_are_earned():
-    """Their cell is there only where check_kernels has launched all six kernels and found them right."""
-    names = [f"mp_tensor_{kind}{name}" for kind in ("", "up_", "down_") for name in ("bf16", "f16")]
+    """Their cell is there only where check_kernels has launched all of their kernels and found them right."""
+    names = [f"mp_tensor_{kind}{name}" for kind in ("", "up_", "down_")
+             for name in ("bf16", "f16", "q4_k")]
     lines = [f"{name:20}    4 cases, 0 wrong, 1.5 % of the tolerance\n" for name in names]
 
     def cells(text, said=None):
@@ -249,6 +250,7 @@ def tensor_cores_are_earned():
     check("left out", len(cells("".join(lines), said)) == 1 and not said, said)
     check("not checked", not cells(None, said) and "left out" in said[0], said)
     check("one of them is missing", not cells("".join(lines[1:])))
+    check("one of a type is missing", not cells("".join(lines[:-1])))
     check("wrong", not cells("".join(lines[1:]) + lines[0].replace("0 wrong", "1 wrong")))
     check("no case of one", not cells("".join(lines[1:]) + lines[0].replace("4 cases", "0 cases")))
 

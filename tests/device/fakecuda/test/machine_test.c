@@ -14,7 +14,7 @@
 
 #define BYTES 65536u
 #define MIB (1u << 20)
-#define IMAGES (2 + MP_WTYPE_COUNT)
+#define IMAGES (2 + 2 * MP_WTYPE_COUNT)
 
 static mp_cu_event join;
 
@@ -231,7 +231,8 @@ static void shared_memory_has_an_end(void)
     check_no_violation();
 }
 
-/* Number of the image that a kernel is in: that of all devices, of tensor cores, of types. */
+/* Number of the image that a kernel is in: that of all devices, of tensor cores, of types, and of
+ * these for tensor cores. */
 static unsigned image_of(int kernel)
 {
     for (uint32_t type = 0; type < MP_WTYPE_COUNT; type++) {
@@ -239,6 +240,9 @@ static unsigned image_of(int kernel)
 
         if (of != NULL && of->image != NULL && kernel >= (int)of->first && kernel < (int)of->end)
             return 2 + type;
+        if (of != NULL && of->tensor_image != NULL && kernel >= (int)of->tensor &&
+            kernel <= (int)of->tensor_down)
+            return 2 + MP_WTYPE_COUNT + type;
     }
     return kernel < MP_CUDA_TENSOR_FIRST ? 0 : 1;
 }
@@ -253,8 +257,12 @@ static void the_images_hold_every_kernel(void)
     float *x = (float *)host;
     void *parameters[] = { &p };
 
-    for (uint32_t type = 0; type < MP_WTYPE_COUNT; type++)
-        images[2 + type] = mp_cuda_type(type) != NULL ? mp_cuda_type(type)->image : NULL;
+    for (uint32_t type = 0; type < MP_WTYPE_COUNT; type++) {
+        const struct mp_cuda_type *of = mp_cuda_type(type);
+
+        images[2 + type] = of != NULL ? of->image : NULL;
+        images[2 + MP_WTYPE_COUNT + type] = of != NULL ? of->tensor_image : NULL;
+    }
     for (unsigned i = 0; i < IMAGES; i++) {
         if (images[i] != NULL)
             OK(cu.module_load(&modules[i], images[i], 0, NULL, NULL));

@@ -342,7 +342,7 @@ static void images(void)
             CHECK(strstr(mp_cuda_image, text) == NULL);
         }
         CHECK_EQ(mp_cuda_route(types[i], 1), MP_CUDA_KERNEL_COUNT);
-        CHECK_EQ(type->tensor, MP_CUDA_KERNEL_COUNT);
+        CHECK_EQ(type->round, MP_CUDA_KERNEL_COUNT);
     }
     CHECK(mp_cuda_type(MP_WTYPE_BF16)->image == NULL);
     CHECK(mp_cuda_type(MP_WTYPE_COUNT) == NULL);

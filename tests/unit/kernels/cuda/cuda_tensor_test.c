@@ -1,19 +1,37 @@
 /*
  * Products for tensor cores, run on the CPU with an mma.sync made after its documentation
  * (tests/device/simt/mp_device.h): values against sums in double with the tolerance that
- * kernels/cuda/cuda_kernels.h gives; bits do not depend on other rows and tokens, on addresses, on
- * the other experts of a list, or on slices. What a device's tensor cores give only a device shows
- * (tools/gpu/check_products.c).
+ * kernels/cuda/cuda_kernels.h gives, for every type of weights that has them; bits do not depend on
+ * other rows and tokens, on addresses, on the other experts of a list, or on slices. What a
+ * device's tensor cores give only a device shows (tools/gpu/check_products.c).
  */
 #include "tests/unit/kernels/cuda/cuda_run.h"
 
 #define TOP_K 3
-#define TYPES_FIRST MP_WTYPE_BF16 /* and F16: the types that tensor cores take */
+#define TYPES_FIRST MP_WTYPE_BF16 /* and all behind it: the types that tensor cores take */
 
-/* What rounding an activation to 16 bits costs at most. */
+static bool is_quant(enum mp_wtype type)
+{
+    return type >= MP_WTYPE_PLAIN_COUNT;
+}
+
+/* Columns of a block. */
+static uint32_t block_of(enum mp_wtype type)
+{
+    return (uint32_t)mp_wtype_info(type)->block_elements;
+}
+
+/* What rounding the operands of a product to 16 bits costs at most: an activation, and a weight
+ * that was decoded. */
 static double unit_of(enum mp_wtype type)
 {
-    return type == MP_WTYPE_BF16 ? 0x1p-8 : 0x1p-11;
+    return type == MP_WTYPE_BF16 ? 0x1p-8 : is_quant(type) ? 0x1p-10 + 0x1p-22 : 0x1p-11;
+}
+
+/* The same where one of them is below 2^-14. */
+static double least_of(enum mp_wtype type, double w, double x)
+{
+    return is_quant(type) ? 0x1p-25 * (fabs(w) + fabs(x)) : 0;
 }
 
 static float *product(enum mp_wtype type, const void *w, uint32_t w_stride, const float *x,
@@ -45,12 +63,13 @@ static float rounded(enum mp_wtype type, float v)
     uint16_t bits;
     float to;
 
+    type = type == MP_WTYPE_BF16 ? type : MP_WTYPE_F16;
     mp_kernels_store(type, &bits, &v, 1);
     mp_kernels_ref.convert(&to, &bits, type, 1);
     return to;
 }
 
-/* Against the rounded activations, which leaves only what the sums cost (here one rounding for 16
+/* Against the rounded operands, which leaves only what the sums cost (here one rounding for 16
  * columns), and against those that are not. */
 static void check_values(enum mp_wtype type, const float *y, const float *w, uint32_t w_stride,
                          const float *x, uint32_t x_stride, uint32_t rows, uint32_t cols,
@@ -61,17 +80,20 @@ static void check_values(enum mp_wtype type, const float *y, const float *w, uin
     for (uint32_t t = 0; t < tokens; t++) {
         for (uint32_t r = 0; r < rows; r++) {
             double exact = 0, near = 0, magnitude = 0, got = (double)y[t * (rows + 3) + r];
+            double least = 0;
 
             for (uint32_t c = 0; c < cols; c++) {
-                const double a = (double)w[(size_t)r * w_stride + c];
-                const float in = x[t * x_stride + c];
+                const float weight = w[(size_t)r * w_stride + c], in = x[t * x_stride + c];
+                const double a = (double)weight;
 
                 exact += a * (double)in;
-                near += a * (double)rounded(type, in);
+                near += (double)rounded(type, weight) * (double)rounded(type, in);
                 magnitude += fabs(a * (double)in);
+                least += least_of(type, a, (double)in);
             }
-            CHECK(fabs(got - near) <= sums * (1 + unit_of(type)) * magnitude);
-            CHECK(fabs(got - exact) <= (sums * (1 + unit_of(type)) + unit_of(type)) * magnitude);
+            CHECK(fabs(got - near) <= sums * ((1 + unit_of(type)) * magnitude + least));
+            CHECK(fabs(got - exact) <=
+                  (sums * (1 + unit_of(type)) + unit_of(type)) * magnitude + least);
         }
     }
 }
@@ -100,26 +122,54 @@ static void values(void)
     }
 }
 
+/* Every quantised type: rows of one block to several, with and without gaps between them, which
+ * are blocks. */
+static void values_of_blocks(void)
+{
+    static const uint32_t shapes[][4] = { /* rows, blocks, tokens, blocks between rows */
+                                          { 1, 1, 1, 0 },
+                                          { 17, 2, 9, 1 },
+                                          { 65, 1, 67, 0 },
+                                          { 8, 5, 33, 3 }
+    };
+
+    for (int i = MP_WTYPE_PLAIN_COUNT; i < MP_WTYPE_COUNT; i++) {
+        const enum mp_wtype type = (enum mp_wtype)i;
+
+        for (size_t k = 0; k < LEN(shapes); k++) {
+            const uint32_t *s = shapes[k], cols = s[1] * block_of(type);
+            const uint32_t stride = (s[1] + s[3]) * block_of(type);
+            const void *w = weights(type, (size_t)s[0] * stride);
+            const float *x = floats((size_t)s[2] * (cols + s[3]));
+            float *wide = widen(w, type, (size_t)s[0] * stride);
+            const float *y = product(type, w, stride, x, cols + s[3], s[0], cols, s[2]);
+
+            check_values(type, y, wide, stride, x, cols + s[3], s[0], cols, s[2]);
+            free(wide);
+            free_operands();
+        }
+    }
+}
+
 /* A part of the rows and tokens, in other places of the tile, at other addresses. */
 static void bits_are_those_of_the_element(void)
 {
-    const uint32_t rows = 37, cols = 72, tokens = 21, r = 5, t = 3;
-
-    for (int i = TYPES_FIRST; i < MP_WTYPE_PLAIN_COUNT; i++) {
+    for (int i = TYPES_FIRST; i < MP_WTYPE_COUNT; i++) {
         const enum mp_wtype type = (enum mp_wtype)i;
-        const size_t count = (size_t)rows * cols;
-        const char *w = weights(type, count);
+        const uint32_t rows = 37, cols = is_quant(type) ? 256 : 72, tokens = 21, r = 5, t = 3;
+        const size_t bytes = mp_wtype_bytes(type, (size_t)rows * cols), shift = is_quant(type);
+        const char *w = weights(type, (size_t)rows * cols);
         const float *x = floats((size_t)tokens * cols);
-        char *odd_w = operand(count * 2 + 2);
+        char *odd_w = operand(bytes + 2);
         float *odd_x = floats((size_t)tokens * cols + 1);
         const float *all, *odd, *some;
 
-        memcpy(odd_w, w, count * 2);
+        memcpy(odd_w + shift, w, bytes);
         memcpy(odd_x, x, (size_t)tokens * cols * sizeof(*x));
         all = product(type, w, cols, x, cols, rows, cols, tokens);
-        odd = product(type, odd_w, cols, odd_x, cols, rows, cols, tokens);
-        some =
-            product(type, w + r * cols * 2, cols, x + t * cols, cols, rows - r, cols, tokens - t);
+        odd = product(type, odd_w + shift, cols, odd_x, cols, rows, cols, tokens);
+        some = product(type, w + mp_wtype_bytes(type, r * cols), cols, x + t * cols, cols, rows - r,
+                       cols, tokens - t);
         for (uint32_t k = 0; k < tokens; k++) {
             CHECK(memcmp(all + k * (rows + 3), odd + k * (rows + 3), rows * sizeof(*all)) == 0);
             if (k >= t)
@@ -162,10 +212,9 @@ static void bias_and_what_was_there(void)
 /* NaN and infinite activations are those of their token alone. */
 static void what_is_no_number_stays_with_its_token(void)
 {
-    const uint32_t rows = 9, cols = 36, tokens = 18;
-
-    for (int i = TYPES_FIRST; i < MP_WTYPE_PLAIN_COUNT; i++) {
+    for (int i = TYPES_FIRST; i < MP_WTYPE_COUNT; i++) {
         const enum mp_wtype type = (enum mp_wtype)i;
+        const uint32_t rows = 9, cols = is_quant(type) ? 256 : 36, tokens = 18;
         const void *w = weights(type, rows * cols);
         float *x = floats(tokens * cols);
         const float *y;
@@ -185,23 +234,27 @@ static void what_is_no_number_stays_with_its_token(void)
 #define EXPERTS 4
 
 struct problem {
-    enum mp_wtype type;
+    enum mp_wtype type, down_type;
     uint32_t hidden, channels, tokens;
     const char *gate[EXPERTS], *up[EXPERTS], *down[EXPERTS];
     const float *x;
 };
 
-static struct problem problem_make(enum mp_wtype type, uint32_t hidden, uint32_t channels,
-                                   uint32_t tokens)
+static struct problem problem_make(enum mp_wtype type, enum mp_wtype down_type, uint32_t hidden,
+                                   uint32_t channels, uint32_t tokens)
 {
-    struct problem p = { type, hidden, channels, tokens, { 0 }, { 0 }, { 0 }, 0 };
+    struct problem p = { type, down_type, hidden, channels, tokens, { 0 }, { 0 }, { 0 }, 0 };
+    float *x;
 
     for (int e = 0; e < EXPERTS; e++) {
         p.gate[e] = weights(type, (size_t)channels * hidden);
         p.up[e] = weights(type, (size_t)channels * hidden);
-        p.down[e] = weights(type, (size_t)channels * hidden);
+        p.down[e] = weights(down_type, (size_t)channels * hidden);
     }
-    p.x = floats((size_t)tokens * (hidden + 4));
+    x = floats((size_t)tokens * (hidden + 4));
+    for (size_t i = 0; is_quant(type) && i < (size_t)tokens * (hidden + 4); i++)
+        x[i] /= 16; /* act, too, is to be a number in F16 */
+    p.x = x;
     return p;
 }
 
@@ -238,7 +291,8 @@ static const float *run(const struct problem *p, const struct mp_cuda_expert *li
     for (uint32_t i = 0; i < works; i++)
         params.rows_max = list[i].count > params.rows_max ? list[i].count : params.rows_max;
     launch(mp_cuda_type(p->type)->tensor_up, &params);
-    launch(mp_cuda_type(p->type)->tensor_down, &params);
+    params.type = p->down_type;
+    launch(mp_cuda_type(p->down_type)->tensor_down, &params);
     return act;
 }
 
@@ -259,7 +313,7 @@ static void check_row(const struct problem *p, int e, uint32_t row, const float 
     const size_t F = p->channels, H = p->hidden;
     const double unit = unit_of(p->type);
     float *gate = widen(p->gate[e], p->type, F * H), *up = widen(p->up[e], p->type, F * H);
-    float *down = widen(p->down[e], p->type, F * H);
+    float *down = widen(p->down[e], p->down_type, F * H);
     const float *x = p->x + (size_t)(row / TOP_K) * (H + 4);
 
     for (size_t c = 0; c < F; c++) {
@@ -285,7 +339,7 @@ static void check_row(const struct problem *p, int e, uint32_t row, const float 
             magnitude += fabs((double)down[h * F + c] * (double)act[c]);
         }
         CHECK(fabs((double)rank[(size_t)row * H + h] - sum) <=
-              (unit + (double)(F + 32) * 0x1p-22) * magnitude);
+              (unit_of(p->down_type) + (double)(F + 32) * 0x1p-22) * magnitude);
     }
     free(gate);
     free(up);
@@ -293,10 +347,10 @@ static void check_row(const struct problem *p, int e, uint32_t row, const float 
 }
 
 /* Experts with 0 to 66 rows, more than a tile, which stand in any order. */
-static void lists(enum mp_wtype type, uint32_t hidden, uint32_t channels)
+static void lists(enum mp_wtype type, enum mp_wtype down_type, uint32_t hidden, uint32_t channels)
 {
     static const uint32_t counts[EXPERTS] = { 10, 0, 66, 1 };
-    const struct problem p = problem_make(type, hidden, channels, 27);
+    const struct problem p = problem_make(type, down_type, hidden, channels, 27);
     struct mp_cuda_expert list[EXPERTS], one;
     uint32_t rows[81], used = 0;
     float *rank = new_ranks(&p), *alone = new_ranks(&p);
@@ -326,27 +380,43 @@ static void lists(enum mp_wtype type, uint32_t hidden, uint32_t channels)
 
 static void values_and_lists(void)
 {
-    lists(MP_WTYPE_BF16, 40, 72);
-    lists(MP_WTYPE_F16, 72, 33);
-    lists(MP_WTYPE_BF16, 33, 7); /* not aligned */
+    lists(MP_WTYPE_BF16, MP_WTYPE_BF16, 40, 72);
+    lists(MP_WTYPE_F16, MP_WTYPE_F16, 72, 33);
+    lists(MP_WTYPE_BF16, MP_WTYPE_BF16, 33, 7); /* not aligned */
+    lists(MP_WTYPE_Q8_0, MP_WTYPE_Q5_1, 32, 96);
 }
 
-/* An expert cut at a multiple of 16 channels, its parts one after another. */
+/* Every quantised type, with downs of the same or of the next one. */
+static void lists_of_blocks(void)
+{
+    for (int type = MP_WTYPE_PLAIN_COUNT; type < MP_WTYPE_COUNT; type++) {
+        const enum mp_wtype down = (enum mp_wtype)(type + (type % 2 && type + 1 < MP_WTYPE_COUNT));
+
+        lists((enum mp_wtype)type, down, block_of((enum mp_wtype)type), block_of(down));
+    }
+}
+
+/* An expert cut at a multiple of 16 channels, or at a block, its parts one after another. */
 static void slices(void)
 {
-    for (int type = TYPES_FIRST; type < MP_WTYPE_PLAIN_COUNT; type++) {
-        const struct problem p = problem_make((enum mp_wtype)type, 24, 90, 4);
+    for (int i = TYPES_FIRST; i < MP_WTYPE_COUNT; i++) {
+        const enum mp_wtype type = (enum mp_wtype)i;
+        const uint32_t block = block_of(type), cut = is_quant(type) ? 2 * block : 48;
+        const struct problem p = problem_make(type, type, is_quant(type) ? block : 24,
+                                              is_quant(type) ? 3 * block : 90, 4);
+        const size_t H = p.hidden, row_bytes = mp_wtype_bytes(type, p.channels);
         const uint32_t rows[] = { 7, 2, 4 };
         float *whole = new_ranks(&p), *parts = new_ranks(&p);
         const struct mp_cuda_expert all = entry(&p, 0, 0, 3);
 
         run(&p, &all, 1, rows, 3, whole);
         for (uint32_t first = 0; first < p.channels;) {
-            const uint32_t n = first == 0 ? 48 : p.channels - first;
-            char *down = operand(n * p.hidden * 2);
+            const uint32_t n = first == 0 ? cut : p.channels - first;
+            const size_t bytes = mp_wtype_bytes(type, n), skipped = mp_wtype_bytes(type, first);
+            char *down = operand(bytes * H);
             const struct mp_cuda_expert slice = {
-                at(p.gate[0] + first * p.hidden * 2),
-                at(p.up[0] + first * p.hidden * 2),
+                at(p.gate[0] + mp_wtype_bytes(type, first * H)),
+                at(p.up[0] + mp_wtype_bytes(type, first * H)),
                 at(down),
                 0,
                 3,
@@ -354,8 +424,8 @@ static void slices(void)
                 first > 0,
             };
 
-            for (uint32_t h = 0; h < p.hidden; h++)
-                memcpy(down + h * n * 2, p.down[0] + (h * p.channels + first) * 2, n * 2);
+            for (size_t h = 0; h < H; h++)
+                memcpy(down + h * bytes, p.down[0] + h * row_bytes + skipped, bytes);
             run(&p, &slice, 1, rows, 3, parts);
             first += n;
         }
@@ -364,28 +434,46 @@ static void slices(void)
     }
 }
 
-/* The image that the host loads for these kernels. */
-static void image(void)
+/* The images that the host loads for these kernels: one for types of 16 bits, one for each other.
+ */
+static void images(void)
 {
-    CHECK(strstr(mp_cuda_tensor_image, ".target sm_80") != NULL);
-    for (int i = MP_CUDA_TENSOR_FIRST; i < MP_CUDA_KERNEL_COUNT; i++) {
-        char text[80];
+    for (int i = TYPES_FIRST; i < MP_WTYPE_COUNT; i++) {
+        const struct mp_cuda_type *type = mp_cuda_type((uint32_t)i);
+        const bool quant = is_quant((enum mp_wtype)i);
+        const char *image = quant ? type->tensor_image : mp_cuda_tensor_image;
 
-        snprintf(text, sizeof(text), ".entry %s(", mp_cuda_kernel_name((enum mp_cuda_kernel)i));
-        CHECK(strstr(mp_cuda_tensor_image, text) != NULL);
-        CHECK(strstr(mp_cuda_image, text) == NULL);
+        CHECK(strstr(image, ".target sm_80") != NULL);
+        CHECK(quant || type->tensor_image == NULL);
+        CHECK_EQ(type->tensor_down - type->tensor, 2);
+        for (unsigned k = type->tensor; k <= type->tensor_down; k++) {
+            const char *kernel = mp_cuda_kernel_name((enum mp_cuda_kernel)k);
+            const char *name = mp_wtype_name((enum mp_wtype)i);
+            char text[80];
+
+            CHECK_STR(kernel + strlen(kernel) - strlen(name), name);
+            snprintf(text, sizeof(text), ".entry %s(", kernel);
+            CHECK(strstr(image, text) != NULL);
+            CHECK(strstr(mp_cuda_image, text) == NULL);
+            CHECK(!quant || strstr(type->image, text) == NULL);
+            CHECK(!quant || strstr(mp_cuda_tensor_image, text) == NULL);
+            CHECK_EQ(k < MP_CUDA_TENSOR_QUANT_FIRST, !quant);
+        }
     }
     CHECK_EQ(mp_cuda_type(MP_WTYPE_F32)->tensor, MP_CUDA_KERNEL_COUNT);
+    CHECK_EQ(mp_cuda_type(MP_WTYPE_COUNT - 1)->tensor_down + 1, MP_CUDA_KERNEL_COUNT);
 }
 
 int main(void)
 {
     RUN(values);
+    RUN(values_of_blocks);
     RUN(bits_are_those_of_the_element);
     RUN(bias_and_what_was_there);
     RUN(what_is_no_number_stays_with_its_token);
     each_order("values_and_lists", values_and_lists);
+    RUN(lists_of_blocks);
     RUN(slices);
-    RUN(image);
+    RUN(images);
     return 0;
 }
