@@ -378,8 +378,9 @@ static void experts(struct check *c, unsigned type, struct list *list, bool accu
                    ranks = list->tokens * list->top_k;
     const size_t matrix = (size_t)list->hidden * list->channels;
     const char *w = check_weights(c, (enum mp_wtype)type, copies * 3 * matrix);
+    float *x = check_floats(c, (size_t)list->tokens * list->hidden);
     struct mp_cuda_experts p = {
-        .x = check_at(check_floats(c, (size_t)list->tokens * list->hidden)),
+        .x = check_at(x),
         .act = check_at(check_floats(c, (size_t)ranks * list->channels)),
         .rank = check_at(check_floats(c, (size_t)ranks * list->hidden)),
         .type = type,
@@ -393,6 +394,10 @@ static void experts(struct check *c, unsigned type, struct list *list, bool accu
     const float *before;
     char what[96];
 
+    /* Blocks have weights up to a few hundred: act, too, is to be a number in F16. */
+    for (size_t i = 0;
+         tensor && type >= MP_WTYPE_PLAIN_COUNT && i < (size_t)list->tokens * list->hidden; i++)
+        x[i] /= 256;
     list->work = calloc(list->experts, sizeof(list->work[0]));
     list->row = calloc(ranks, sizeof(uint32_t));
     if (list->work == NULL || list->row == NULL)
