@@ -287,6 +287,7 @@ static enum mp_status allocate(struct mp_rank *rank)
     rank->served = calloc(rows, l->hidden * sizeof(float));
     rank->out = malloc(rank->message_bytes_max);
     rank->list = calloc(l->experts, sizeof(*rank->list));
+    rank->take = calloc(l->experts, sizeof(*rank->take));
     rank->list_tokens = calloc(rows, sizeof(uint32_t));
     rank->list_ranks = calloc(rows, sizeof(uint32_t));
     rank->tokens = calloc(ids, sizeof(double));
@@ -308,7 +309,8 @@ static enum mp_status allocate(struct mp_rank *rank)
     rank->wanted_move = calloc(ids, sizeof(uint32_t));
     rank->expert = malloc(l->expert_bytes);
     if (rank->peer == NULL || rank->where == NULL || rank->place == NULL || rank->served == NULL ||
-        rank->out == NULL || rank->list == NULL || rank->list_tokens == NULL ||
+        rank->out == NULL || rank->list == NULL || rank->take == NULL ||
+        rank->list_tokens == NULL ||
         rank->list_ranks == NULL || rank->tokens == NULL || rank->calls == NULL ||
         rank->sum_tokens == NULL || rank->sum_calls == NULL || rank->rank_seconds == NULL ||
         rank->rank_steps == NULL || rank->call_s == NULL || rank->row_s == NULL ||
@@ -391,6 +393,7 @@ void mp_rank_destroy(struct mp_rank *rank)
     free(rank->served);
     free(rank->out);
     free(rank->list);
+    free(rank->take);
     free(rank->list_tokens);
     free(rank->list_ranks);
     free(rank->tokens);

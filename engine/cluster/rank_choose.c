@@ -111,49 +111,26 @@ static uint32_t latest_peer(const struct mp_rank *rank)
     return latest;
 }
 
-/* The expert of `peer` with the most rows; those are the dearest to send. */
-static uint32_t most_rows(const struct mp_rank *rank, const struct mp_assign_facts *facts,
-                          uint32_t peer)
-{
-    uint32_t best = UINT32_MAX;
-
-    for (uint32_t i = 0; i < facts->count; i++) {
-        if (rank->where[facts->experts[i]] == peer &&
-            (best == UINT32_MAX || facts->tokens[i] > facts->tokens[best]))
-            best = i;
-    }
-    return best;
-}
-
-/* Take experts of the rank that is expected to be done last until none is left there; undo what
- * went beyond the best moment. True: at least one is read. */
+/* Some of what the rank is asked for that is expected to be done last is read here instead. True: at
+ * least one. */
 static bool take_back(struct mp_rank *rank, const struct mp_assign_facts *facts, uint32_t peer,
                       double *own_p)
 {
-    const double read_ns = mp_rank_read_ns(rank), before = (double)rank->peer[peer].planned_ns;
-    double own = *own_p, left = before, best = MP_LEARN_CLEARLY * (before > own ? before : own);
-    uint32_t taken = 0, keep = 0, i;
+    double left = (double)rank->peer[peer].planned_ns;
+    uint32_t count = 0, taken;
 
-    while ((i = most_rows(rank, facts, peer)) != UINT32_MAX) {
-        double end;
-
-        own += read_ns + compute_ns(facts, i);
-        left -= rank->peer[peer].row_ns * facts->tokens[i];
-        rank->where[facts->experts[i]] = MP_WHERE_HERE;
-        rank->list_tokens[taken++] = i;
-        if (most_rows(rank, facts, peer) == UINT32_MAX)
-            left = 0;
-        end = own > left ? own : left;
-        if (end < best) {
-            best = end;
-            keep = taken;
-            *own_p = own;
-            rank->peer[peer].planned_ns = (uint64_t)(left > 0 ? left : 0);
-        }
+    for (uint32_t i = 0; i < facts->count; i++) {
+        if (rank->where[facts->experts[i]] == peer)
+            rank->take[count++] = (struct mp_take_group){ .number = facts->experts[i],
+                                                          .tokens = facts->tokens[i],
+                                                          .compute_ns = compute_ns(facts, i) };
     }
-    for (; taken > keep; taken--)
-        rank->where[facts->experts[rank->list_tokens[taken - 1]]] = peer;
-    return keep > 0;
+    taken = mp_place_take_back(rank->take, count, mp_rank_read_ns(rank), rank->peer[peer].row_ns,
+                               own_p, &left);
+    rank->peer[peer].planned_ns = (uint64_t)left;
+    for (uint32_t i = 0; i < taken; i++)
+        rank->where[rank->take[i].number] = MP_WHERE_HERE;
+    return taken > 0;
 }
 
 /* Costs of ways that a layer could have taken and did not. */

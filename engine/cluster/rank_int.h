@@ -2,6 +2,7 @@
 #define MP_RANK_INT_H
 
 #include "engine/cluster/rank.h"
+#include "policy/place/take_back.h"
 
 /*
  * Parts of a rank: creation, messages and silence (rank.c), who is there (hello.c), one layer
@@ -98,6 +99,7 @@ struct mp_rank {
     float *served;                      // (tokens_max, top_k, hidden): scratch for others' rows
     void *out;                          /* a message that is being made */
     struct mp_served *list;             // (experts)
+    struct mp_take_group *take;         // (experts): scratch
     uint32_t *list_tokens, *list_ranks; // (tokens_max * top_k)
 
     /* Placements. facts: all arrays are in `facts_block`. */

@@ -82,6 +82,7 @@ static void take(struct mp_cluster_sim *sim, uint32_t devices, struct mp_arena *
     sim->first_holder = mp_arena_take(arena, sim->ids + 1u, sizeof(*sim->first_holder));
     sim->counts = mp_arena_take(arena, experts, sizeof(*sim->counts));
     sim->group_of = mp_arena_take(arena, experts, sizeof(*sim->group_of));
+    sim->take = mp_arena_take(arena, experts, sizeof(*sim->take));
     sim->drawn = mp_arena_take(arena, MP_CLUSTER_SAMPLE, sim->load->top_k * sizeof(*sim->drawn));
     sim->arrived_ns = mp_arena_take(arena, requests, sizeof(*sim->arrived_ns));
     sim->done_ns = mp_arena_take(arena, requests, sizeof(*sim->done_ns));

@@ -3,6 +3,7 @@
 
 #include <stdbool.h>
 
+#include "policy/place/take_back.h"
 #include "policy/sim/cluster/cluster.h"
 
 /*
@@ -164,6 +165,7 @@ struct mp_cluster_sim {
     uint32_t *drawn;               // (MP_CLUSTER_SAMPLE, top_k): scratch
     const uint32_t *chosen;        // (mp_cluster_drawn(), top_k): of the layer that is routed
     uint32_t *group_of;            // (experts): scratch
+    struct mp_take_group *take;    // (experts): scratch
     struct mp_cluster_event *heap;
     uint32_t events, events_max;
     uint64_t order;

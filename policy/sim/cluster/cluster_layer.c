@@ -306,53 +306,34 @@ static void forget(struct mp_cluster_sim *sim, uint32_t server, bool could_read)
     }
 }
 
-/* The group that goes to the peer and has most tokens; MP_CLUSTER_NONE: none does. */
-static uint32_t most_tokens(const struct mp_cluster_node *node, uint32_t peer)
-{
-    uint32_t best = MP_CLUSTER_NONE;
-
-    for (uint32_t i = 0; i < node->group_count; i++) {
-        if (node->groups[i].where == peer &&
-            (best == MP_CLUSTER_NONE || node->groups[i].tokens > node->groups[best].tokens))
-            best = i;
-    }
-    return best;
-}
-
-/* Groups of the peer are read here instead, those with most tokens first, as far as the layer is
- * expected to end earlier. *own_p: when what is computed here is done. */
+/* Some of what the peer is asked for is read here instead. *own_p: when what is computed here is
+ * done. True: at least one group. */
 static bool take_back(struct mp_cluster_sim *sim, uint32_t server, uint32_t peer, double *own_p)
 {
     struct mp_cluster_node *node = &sim->nodes[server];
     double left = (double)node->asked_ns[peer];
-    double best = MP_LEARN_CLEARLY * (left > *own_p ? left : *own_p), own = *own_p;
-    uint32_t taken = 0, keep = 0, i;
+    uint32_t count = 0, taken;
 
-    while ((i = most_tokens(node, peer)) != MP_CLUSTER_NONE) {
-        own += node->read_ns + (double)expert_ns(sim, server, node->groups[i].tokens);
-        left -= node->row_ns[peer] * node->groups[i].tokens;
-        node->groups[i].where = server;
-        sim->group_of[taken++] = i; /* scratch until rows are numbered */
-        if (most_tokens(node, peer) == MP_CLUSTER_NONE)
-            left = 0;
-        if ((own > left ? own : left) < best) {
-            best = own > left ? own : left;
-            keep = taken;
-            *own_p = own;
-            node->asked_ns[peer] = left > 0 ? (uint64_t)left : 0;
-        }
+    for (uint32_t i = 0; i < node->group_count; i++) {
+        const uint32_t tokens = node->groups[i].tokens;
+
+        if (node->groups[i].where == peer)
+            sim->take[count++] = (struct mp_take_group){
+                .number = i,
+                .tokens = tokens,
+                .compute_ns = (double)expert_ns(sim, server, tokens),
+            };
     }
-    for (uint32_t t = 0; t < taken; t++) {
-        struct mp_cluster_group *group = &node->groups[sim->group_of[t]];
+    taken = mp_place_take_back(sim->take, count, node->read_ns, node->row_ns[peer], own_p, &left);
+    node->asked_ns[peer] = (uint64_t)left;
+    for (uint32_t i = 0; i < taken; i++) {
+        struct mp_cluster_group *group = &node->groups[sim->take[i].number];
 
-        if (t >= keep) {
-            group->where = peer;
-            continue;
-        }
-        node->asked[peer] -= group->tokens;
+        group->where = server;
         group->read = true;
+        node->asked[peer] -= group->tokens;
     }
-    return keep > 0;
+    return taken > 0;
 }
 
 /* The peer that is expected to be done last, of those that are known. */

@@ -16,7 +16,8 @@ struct world {
     struct mp_engine_config engine;
     struct mp_peer peers[3];
     uint16_t device[3 * EXPERTS];
-    uint32_t where[EXPERTS], list[EXPERTS];
+    uint32_t where[EXPERTS];
+    struct mp_take_group take[EXPERTS];
     double tokens[EXPERTS], calls[EXPERTS];
     uint64_t live[EXPERTS];
     uint8_t no_fetch[EXPERTS];
@@ -35,7 +36,7 @@ static void world_init(struct world *w, const char *place, const uint32_t *holde
         .now.device = w->device,
         .placed = true,
         .where = w->where,
-        .list_tokens = w->list,
+        .take = w->take,
         .tokens = w->tokens,
         .calls = w->calls,
         .live = w->live,
