@@ -77,6 +77,9 @@ static void put_json(struct compared *c, const char *name, const struct mp_clust
     mp_json_put_u64(json, "sent_bytes", r->sent_bytes);
     mp_json_put_u64(json, "reads", r->reads);
     mp_json_put_u64(json, "reading_layers", r->reading_layers);
+    mp_json_put_u64(json, "messages", r->messages);
+    mp_json_put_u64(json, "fetched", r->fetched);
+    mp_json_put_f64(json, "work_s", r->work_s);
     mp_json_put_u64(json, "filled", r->filled);
     mp_json_put_u64(json, "redirected", r->moved);
     mp_json_put_u64(json, "migrations", r->migrations);

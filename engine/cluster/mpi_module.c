@@ -192,7 +192,7 @@ static void release(struct mp_mpi *mpi)
     free(mpi->next);
     free(mpi->under_way);
     free(mpi->lost);
-    free(mpi->data);
+    free(mpi->last);
     free(mpi);
 }
 
@@ -277,10 +277,12 @@ static enum mp_mpi_result say_lost(struct mp_mpi *mpi, int *from_p)
     return MP_MPI_NONE;
 }
 
-/* Take a message that was found. */
-static enum mp_mpi_result receive(struct mp_mpi *mpi, size_t bytes_max, MPI_Message *message,
-                                  const MPI_Status *status, void **data_p, size_t *bytes_p)
+/* Begin to take a message that was found: a long one comes in parts, and the sender may compute
+ * between two of them. MP_MPI_MESSAGE: it is on its way. */
+static enum mp_mpi_result begin_receive(struct mp_mpi *mpi, size_t bytes_max, MPI_Message *message,
+                                        const MPI_Status *status)
 {
+    struct arriving *arriving, **end = &mpi->arriving;
     int bytes = 0, code = MPI_Get_count(status, MPI_BYTE, &bytes);
 
     if (code != MPI_SUCCESS)
@@ -289,47 +291,103 @@ static enum mp_mpi_result receive(struct mp_mpi *mpi, size_t bytes_max, MPI_Mess
         note_lost(mpi, mpi->number[status->MPI_SOURCE]); /* the message is left where it is */
         return MP_MPI_NONE;
     }
-    mpi->data = malloc((size_t)bytes + 1);
-    if (mpi->data == NULL) {
+    arriving = malloc(sizeof(*arriving) + (size_t)bytes + 1);
+    if (arriving == NULL) {
         snprintf(mpi->text, sizeof(mpi->text), "no memory for a message of %d bytes", bytes);
         return MP_MPI_FAILED;
     }
-    code = MPI_Mrecv(mpi->data, bytes, MPI_BYTE, message, MPI_STATUS_IGNORE);
+    *arriving =
+        (struct arriving){ .from = mpi->number[status->MPI_SOURCE], .bytes = (size_t)bytes };
+    code = MPI_Imrecv(arriving->data, bytes, MPI_BYTE, message, &arriving->request);
     if (code != MPI_SUCCESS) {
+        free(arriving);
         if (!is_death(code))
-            return mp_mpi_fail(mpi, "MPI_Mrecv", code);
+            return mp_mpi_fail(mpi, "MPI_Imrecv", code);
         find_deaths(mpi);
         return MP_MPI_NONE;
     }
-    *data_p = mpi->data;
-    *bytes_p = (size_t)bytes;
+    while (*end != NULL)
+        end = &(*end)->next;
+    *end = arriving;
     return MP_MPI_MESSAGE;
 }
 
-static enum mp_mpi_result module_poll(struct mp_mpi *mpi, size_t bytes_max, int *from_p,
-                                      void **data_p, size_t *bytes_p)
+/* Is there a message? Then begin to take it. */
+static enum mp_mpi_result find_message(struct mp_mpi *mpi, size_t bytes_max)
 {
-    enum mp_mpi_result result = MP_MPI_NONE;
     MPI_Message message;
     MPI_Status status;
     int found = 0, code;
 
-    free(mpi->data);
-    mpi->data = NULL;
-    mp_mpi_sweep(mpi);
     code = MPI_Improbe(MPI_ANY_SOURCE, TAG, mpi->comm, &found, &message, &status);
     if (code != MPI_SUCCESS && is_death(code)) { /* what the dead one sent before comes first */
         find_deaths(mpi);
         found = 0;
         code = MPI_Improbe(MPI_ANY_SOURCE, TAG, mpi->comm, &found, &message, &status);
     }
-    if (code != MPI_SUCCESS) {
-        if (!is_death(code))
-            return mp_mpi_fail(mpi, "MPI_Improbe", code);
-    } else if (found) {
-        *from_p = mpi->number[status.MPI_SOURCE];
-        result = receive(mpi, bytes_max, &message, &status, data_p, bytes_p);
+    if (code != MPI_SUCCESS)
+        return is_death(code) ? MP_MPI_NONE : mp_mpi_fail(mpi, "MPI_Improbe", code);
+    return found ? begin_receive(mpi, bytes_max, &message, &status) : MP_MPI_NONE;
+}
+
+/* Does an earlier message of the same rank come first? */
+static int comes_later(const struct mp_mpi *mpi, const struct arriving *one)
+{
+    const struct arriving *at = mpi->arriving;
+
+    while (at != one && at->from != one->from)
+        at = at->next;
+    return at != one;
+}
+
+/* Hand over a message that is all there. */
+static enum mp_mpi_result take_arrived(struct mp_mpi *mpi, int *from_p, void **data_p,
+                                       size_t *bytes_p)
+{
+    struct arriving **at = &mpi->arriving;
+
+    while (*at != NULL) {
+        struct arriving *one = *at;
+        int done = 0, code = MPI_SUCCESS;
+
+        if (!comes_later(mpi, one))
+            code = MPI_Test(&one->request, &done, MPI_STATUS_IGNORE);
+        if (code == MPI_SUCCESS && !done) {
+            at = &one->next;
+            continue;
+        }
+        *at = one->next;
+        if (code == MPI_SUCCESS) {
+            mpi->last = one;
+            *from_p = one->from;
+            *data_p = one->data;
+            *bytes_p = one->bytes;
+            return MP_MPI_MESSAGE;
+        }
+        find_deaths(mpi);
+        note_lost(mpi, one->from);
+        free(one);
     }
+    return MP_MPI_NONE;
+}
+
+static enum mp_mpi_result module_poll(struct mp_mpi *mpi, size_t bytes_max, int *from_p,
+                                      void **data_p, size_t *bytes_p)
+{
+    enum mp_mpi_result result, begun = MP_MPI_NONE;
+
+    free(mpi->last);
+    mpi->last = NULL;
+    mp_mpi_sweep(mpi);
+    for (;;) {
+        result = take_arrived(mpi, from_p, data_p, bytes_p);
+        if (result == MP_MPI_NONE)
+            begun = find_message(mpi, bytes_max);
+        if (result != MP_MPI_NONE || begun != MP_MPI_MESSAGE)
+            break;
+    }
+    if (result == MP_MPI_NONE)
+        result = begun;
     return result != MP_MPI_NONE ? result : say_lost(mpi, from_p);
 }
 

@@ -25,6 +25,15 @@ struct sent {
     char data[];
 };
 
+/* A message that was found and is on its way into memory. */
+struct arriving {
+    struct arriving *next;
+    MPI_Request request;
+    int from;
+    size_t bytes;
+    char data[];
+};
+
 struct mp_mpi {
     MPI_Comm comm;
     int rank, ranks, survives, returned;
@@ -32,10 +41,11 @@ struct mp_mpi {
     int *number;  /* (ranks): of the rank that has a place in comm */
     int *place;   /* (ranks): in comm */
     struct sent *sends;
-    int *under_way; /* (ranks) */
-    char *lost;     /* (ranks): 1: to be said, 2: said */
-    int *next;      /* (ranks): scratch of a restart */
-    void *data;     /* of the last message */
+    int *under_way;            /* (ranks) */
+    char *lost;                /* (ranks): 1: to be said, 2: said */
+    int *next;                 /* (ranks): scratch of a restart */
+    struct arriving *arriving; /* in the order in which they were found */
+    struct arriving *last;     /* the last message that was handed over */
     char text[256];
 };
 

@@ -57,11 +57,22 @@ static int spawn(MPI_Comm left, int count, char **argv, MPI_Comm *all)
     return code;
 }
 
-/* What is still under way to a dead one is nobody's: MPI may read it, so its memory stays. */
-static void forget_sends(struct mp_mpi *mpi)
+/* What is still under way to a dead one or from it is nobody's: MPI may use it, so its memory
+ * stays.
+ */
+static void forget_messages(struct mp_mpi *mpi)
 {
+    struct arriving **from = &mpi->arriving;
     struct sent **at = &mpi->sends;
 
+    while (*from != NULL) {
+        struct arriving *arriving = *from;
+
+        if (mpi->lost[arriving->from] == 0)
+            from = &arriving->next;
+        else
+            *from = arriving->next;
+    }
     while (*at != NULL) {
         struct sent *sent = *at;
 
@@ -107,7 +118,7 @@ static int restart_all(struct mp_mpi *mpi, char **argv)
             MPIX_Comm_revoke(all); /* who has come does not wait for the others */
         return code;
     }
-    forget_sends(mpi);
+    forget_messages(mpi);
     mpi->comm = all;
     for (int r = 0; r < mpi->ranks; r++) {
         mpi->number[r] = mpi->next[r];

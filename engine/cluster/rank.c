@@ -310,13 +310,13 @@ static enum mp_status allocate(struct mp_rank *rank)
     rank->expert = malloc(l->expert_bytes);
     if (rank->peer == NULL || rank->where == NULL || rank->place == NULL || rank->served == NULL ||
         rank->out == NULL || rank->list == NULL || rank->take == NULL ||
-        rank->list_tokens == NULL ||
-        rank->list_ranks == NULL || rank->tokens == NULL || rank->calls == NULL ||
-        rank->sum_tokens == NULL || rank->sum_calls == NULL || rank->rank_seconds == NULL ||
-        rank->rank_steps == NULL || rank->call_s == NULL || rank->row_s == NULL ||
-        rank->slots == NULL || rank->keeps == NULL || rank->drops == NULL || rank->seen == NULL ||
-        rank->no_fetch == NULL || rank->live == NULL || rank->wanted == NULL ||
-        rank->told == NULL || rank->wanted_move == NULL || rank->expert == NULL)
+        rank->list_tokens == NULL || rank->list_ranks == NULL || rank->tokens == NULL ||
+        rank->calls == NULL || rank->sum_tokens == NULL || rank->sum_calls == NULL ||
+        rank->rank_seconds == NULL || rank->rank_steps == NULL || rank->call_s == NULL ||
+        rank->row_s == NULL || rank->slots == NULL || rank->keeps == NULL || rank->drops == NULL ||
+        rank->seen == NULL || rank->no_fetch == NULL || rank->live == NULL ||
+        rank->wanted == NULL || rank->told == NULL || rank->wanted_move == NULL ||
+        rank->expert == NULL)
         return mp_fail_no_memory("a rank", rank->message_bytes_max + rows * l->hidden * 4 +
                                                2 * rank->ranks * ids * sizeof(double));
     return allocate_peers(rank);

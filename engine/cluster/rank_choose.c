@@ -111,8 +111,8 @@ static uint32_t latest_peer(const struct mp_rank *rank)
     return latest;
 }
 
-/* Some of what the rank is asked for that is expected to be done last is read here instead. True: at
- * least one. */
+/* Some of what the rank is asked for that is expected to be done last is read here instead. True:
+ * at least one. */
 static bool take_back(struct mp_rank *rank, const struct mp_assign_facts *facts, uint32_t peer,
                       double *own_p)
 {

@@ -12,6 +12,7 @@ import subprocess
 
 LEAST = 0.001  # us: keys that must not be 0
 HEAD_BYTES = 48
+ONCE_BYTES = 65536  # Open MPI's btl_tcp_eager_limit
 GROUP_BYTES = 12  # an expert's number and rows, and the number of a row
 
 
@@ -216,31 +217,97 @@ def write_files(args, config, cluster, times, calls, processors, own_requests, f
     file = dict(cluster, servers=servers)
     file.update(model=f"{folder}/bed.model", requests=args.requests, latency_us=0, **calls,
                    processors=processors, value_bytes=4, head_bytes=HEAD_BYTES + GROUP_BYTES,
-                   rows_once=1, known=-1)
+                   rows_once=1, once_bytes=ONCE_BYTES, known=-1)
     (folder / "simulated").write_text(json.dumps(file))
     file.update(servers=servers[:1], requests=own_requests)
     (folder / "simulated_one").write_text(json.dumps(file))
 
 
-def put_load(args, times, folder, runs):
-    """What a read takes: in the proportion that measure_overlap() says, and so much that the passes
-    of the run with reads take in the simulator what they took. It does not go into other runs."""
-    first, each = map(statistics.mean, zip(*(measure_overlap(folder, times, run) for run in runs)))
+def measure_processors(folder, run, place, processors):
+    """Of the time from the first forward pass of rank 0 to the end of its last one: seconds, those
+    of processors that had something to do, and those of each rank's first thread."""
+    passes = read_forwards(read_events(folder / f"timeline.{run}.{place}.0"))
+    seen = [s for s in json.loads((folder / f"idle.{run}.{place}").read_text())
+            if passes[0]["at"] <= s["us"] <= passes[-1]["end"]]
+    if len(seen) < 10:
+        return None  # too short to be measured
+    first, last = seen[0], seen[-1]
+    wall = (last["us"] - first["us"]) / 1e6
+    share = (passes[-1]["end"] - passes[0]["at"]) / 1e6 / wall
+    busy = processors * wall - (last["idle_s"] - first["idle_s"]) - (last["look_s"] - first["look_s"])
+    return share * wall, share * busy, [share * (b - a) for a, b in zip(first["ranks_s"], last["ranks_s"])]
+
+
+def measure_looking(folder, runs, processors):
+    """The share of a processor that a rank takes which looks for messages and gets none."""
+    seen = [measure_processors(folder, run, "local", processors) for run in runs]
+    return statistics.mean([ranks_s[n] / wall for wall, _, ranks_s in filter(None, seen) for n in (1, 2)]
+                           or [0])
+
+
+def own_work(folder, run):
+    """(s, messages): what ranks did for the passes of rank 0, by their timelines."""
+    us, messages = 0, 0
+    for one in read_forwards(read_events(folder / f"timeline.{run}.uniform.0")):
+        windows = read_windows(one)
+        us += one["end"] - one["at"] - sum(w["end"] - w["at"] for w in windows)
+        us += sum(e["dur"] for w in windows for e in w["experts"] + w["sends"] + w["takes"])
+        messages += 2 * len(one["send"])
+    for n in (1, 2):
+        us += sum(e["dur"] for e in read_events(folder / f"timeline.{run}.uniform.{n}")
+                  if e["name"] == "serve")
+    return us / 1e6, messages
+
+
+def measure_way(folder, runs, reading_runs, processors):
+    """What processors do for a message on its way: all that they did but the ranks' own work, and
+    their looking for messages while they have none."""
+    looking, found = measure_looking(folder, reading_runs, processors), []
+    for run in runs:
+        seen, (work_s, messages) = measure_processors(folder, run, "uniform", processors), own_work(folder, run)
+        if seen is not None:
+            wall, busy, ranks_s = seen
+            found.append((busy - work_s - looking * max(0, len(ranks_s) * wall - work_s)) / messages)
+    return {"way_us": max(0, 1e6 * statistics.mean(found or [0]))}
+
+
+def set_keys(folder, keys):
+    for name in ("simulated", "simulated_one"):
+        file = json.loads((folder / name).read_text())
+        (folder / name).write_text(json.dumps(dict(file, **keys)))
+
+
+def measure_load_work(args, folder, runs, processors):
+    """What processors do for each expert that is read, measured in the same way."""
+    row = simulate(args, folder, "local", "simulated_one", runs[0], "own_trace")["local"]
+    looking, found = measure_looking(folder, runs, processors), []
+    for seen in (measure_processors(folder, run, "local", processors) for run in runs):
+        if seen is not None and row["reads"] > 0:
+            wall, busy, ranks_s = seen
+            rest = busy - row["work_s"] - looking * max(0, len(ranks_s) * wall - row["work_s"])
+            found.append(rest / (row["reads"] + row["filled"]))
+    return {"load_work_us": max(0, 1e6 * statistics.mean(found or [0]))}
+
+
+def put_load(args, times, folder, runs, processors):
+    """What a read takes of the disk, from medians; of processors; and how long it makes a layer wait
+    beside that: so long that the passes of the run with reads take in the simulator what they took.
+    Few reads take far longer than most; those keep nobody else from the disk. It does not go into
+    other runs."""
+    times["load_us"] = statistics.mean(measure_overlap(folder, times, run)[1] for run in runs)
     passes_us = statistics.mean(measure_passes(folder, run) for run in runs)
-    low, high = 0.1, 10.0
-    for _ in range(12):
-        scale = math.sqrt(low * high)
-        times["load_us"] = max(LEAST, scale * each)
-        write_machine(times, folder)
-        for name in ("simulated", "simulated_one"):
-            file = json.loads((folder / name).read_text())
-            (folder / name).write_text(json.dumps(dict(file, read_us=scale * first)))
+    write_machine(times, folder)
+    keys = measure_load_work(args, folder, runs, processors)
+    low, high = 0.0, 10000.0
+    for _ in range(16):
+        keys["read_us"] = (low + high) / 2
+        set_keys(folder, keys)
         row = simulate(args, folder, "local", "simulated_one", runs[0], "own_trace")["local"]
         if row["busy_share"] * row["end_s"] * 1e6 < passes_us:
-            low = scale
+            low = keys["read_us"]
         else:
-            high = scale
-    return {"read_us": scale * first}
+            high = keys["read_us"]
+    return keys
 
 
 def simulate(args, folder, places, cluster="simulated", requests="requests", trace="trace"):

@@ -87,9 +87,9 @@ static void take(struct mp_cluster_sim *sim, uint32_t devices, struct mp_arena *
     sim->arrived_ns = mp_arena_take(arena, requests, sizeof(*sim->arrived_ns));
     sim->done_ns = mp_arena_take(arena, requests, sizeof(*sim->done_ns));
     sim->next = mp_arena_take(arena, requests, sizeof(*sim->next));
-    /* Of a server at once: its next request, its layer, what it fills, and one event for each
-     * group. */
-    sim->events_max = (uint32_t)(servers * (experts + 3) + 2);
+    /* Of a server at once: its next request, its layer, what it fills and fetches, and one event
+     * for each group. */
+    sim->events_max = (uint32_t)(servers * (experts + 3 + MP_CLUSTER_FETCHES_MAX) + 2);
     sim->heap = mp_arena_take(arena, sim->events_max, sizeof(*sim->heap));
     sim->spans = mp_arena_take(arena, mp_cluster_spans_max(sim, devices), sizeof(*sim->spans));
     sim->nodes = mp_arena_take(arena, servers, sizeof(*sim->nodes));
@@ -375,6 +375,7 @@ static enum mp_status handle(struct mp_cluster_sim *sim, const struct mp_cluster
     case MP_CLUSTER_FILL: filled(sim, event->server); return MP_OK;
     case MP_CLUSTER_EPOCH: return epoch(sim);
     case MP_CLUSTER_SWITCH: switch_over(sim); return MP_OK;
+    case MP_CLUSTER_FETCH: mp_cluster_follow_fetch(sim, event->server, event->peer); return MP_OK;
     default: mp_cluster_layer_event(sim, event); return MP_OK;
     }
 }

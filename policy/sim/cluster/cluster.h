@@ -38,11 +38,14 @@ struct mp_cluster {
     double latency_us, call_us;
     double send_us, take_us, serve_us; /* of a device, for a call: asking, the reply, answering */
     double row_us;                     /* of a device, for each row that it sends or gets */
-    double read_us;     /* that a layer waits for what it reads, beside the reads themselves */
-    double processors;  /* of one host, whose processes all devices are; 0: of their own */
-    double value_bytes; /* of each of a row's values on a link */
-    double head_bytes;  /* of each message, beside its rows */
-    double rows_once;   /* 1: a token's row goes once to a server, however many experts it needs */
+    double read_us;      /* that a layer waits for what it reads, beside the reads themselves */
+    double way_us;       /* of a processor of `processors`, for each message on its way */
+    double load_work_us; /* of one of them, for each expert that is read */
+    double processors;   /* of one host, whose processes all devices are; 0: of their own */
+    double value_bytes;  /* of each of a row's values on a link */
+    double head_bytes;   /* of each message, beside its rows */
+    double once_bytes;   /* of a longer message so many leave before it was found; 0: all */
+    double rows_once;    /* 1: a token's row goes once to a server, however many experts it needs */
     double domains, skew, common, variation, known, shift_after;
     double epoch_s, horizon_s;
     double restarts; /* of ranks that have died: real ones only */
@@ -102,6 +105,9 @@ struct mp_cluster_result {
     uint64_t sent_bytes;     /* of rows, there and back */
     uint64_t reads, moved;   /* experts read for one use; requests that were redirected */
     uint64_t reading_layers; /* that read at least one */
+    uint64_t fetched;        /* experts out of other servers' memory */
+    uint64_t messages;       /* of rows, there and back */
+    double work_s;           /* of devices, and of processors for them */
     uint64_t filled;         /* experts that ranks read in the background */
     uint32_t migrations;
     double copied;         /* experts that arrived by migration */

@@ -44,28 +44,37 @@ static bool is_free(const struct mp_cluster_sim *sim, uint64_t start_ns, uint64_
     return is;
 }
 
+uint64_t mp_cluster_processor(struct mp_cluster_sim *sim, uint64_t start_ns, uint64_t ns)
+{
+    uint64_t next;
+
+    sim->result->work_s += (double)ns / 1e9;
+    if (sim->cluster->processors > 0 && ns > 0) {
+        drop_past(sim);
+        while (!is_free(sim, start_ns, start_ns + ns, &next))
+            start_ns = next;
+        sim->spans[sim->span_count++] = (struct mp_cluster_span){ start_ns, start_ns + ns };
+    }
+    return start_ns + ns;
+}
+
 uint64_t mp_cluster_work(struct mp_cluster_sim *sim, uint32_t device, uint64_t ns)
 {
     uint64_t *free_ns = &sim->device_free_ns[device];
-    uint64_t start = *free_ns > sim->now_ns ? *free_ns : sim->now_ns, next;
 
-    if (sim->cluster->processors > 0 && ns > 0) {
-        drop_past(sim);
-        while (!is_free(sim, start, start + ns, &next))
-            start = next;
-        sim->spans[sim->span_count++] = (struct mp_cluster_span){ start, start + ns };
-    }
-    *free_ns = start + ns;
+    *free_ns = mp_cluster_processor(sim, *free_ns > sim->now_ns ? *free_ns : sim->now_ns, ns);
     return *free_ns;
 }
 
 /* Of a device at once: its layer and that one's groups, a reply from each server, and the groups of
- * a call of each. */
+ * a call of each. Of a server: messages to and from each, and what it reads for its own layer, for
+ * each other one's, and in the background. */
 uint64_t mp_cluster_spans_max(const struct mp_cluster_sim *sim, uint32_t devices)
 {
     const uint64_t experts = sim->load->experts, servers = sim->servers;
 
     return sim->cluster->processors > 0
-               ? devices * (1 + experts + servers + servers * (experts + 1))
+               ? devices * (1 + experts + servers + servers * (experts + 1)) +
+                     servers * (2 * servers + (servers + 1) * experts + MP_CLUSTER_FILLING_MAX)
                : 0;
 }

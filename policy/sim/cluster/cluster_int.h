@@ -56,18 +56,22 @@ static inline uint32_t mp_cluster_stands_for(uint32_t count, uint32_t t)
 double mp_cluster_uniform(uint64_t *random);
 
 enum mp_cluster_event_kind {
-    MP_CLUSTER_ARRIVE,   /* server: a user's request */
-    MP_CLUSTER_ROUTED,   /* server: attention and router of its layer are done */
-    MP_CLUSTER_ASKED,    /* server, peer: rows are on the peer's link */
-    MP_CLUSTER_WORK,     /* server, peer: all rows are at the peer */
-    MP_CLUSTER_WORKED,   /* server, peer: its results are ready */
-    MP_CLUSTER_RETURNED, /* server, peer: they are on the link of the one that asked */
-    MP_CLUSTER_BACK,     /* server, peer: they are all there */
-    MP_CLUSTER_READ,     /* server, group: an expert was read */
-    MP_CLUSTER_LAYER,    /* server: its layer is done */
-    MP_CLUSTER_FILL,     /* server: what it read in the background is there */
-    MP_CLUSTER_EPOCH,    /* is there a better placement? */
-    MP_CLUSTER_SWITCH,   /* its experts have arrived */
+    MP_CLUSTER_ARRIVE,    /* server: a user's request */
+    MP_CLUSTER_ROUTED,    /* server: attention and router of its layer are done */
+    MP_CLUSTER_SENT,      /* server, peer: rows have left */
+    MP_CLUSTER_ASKED,     /* server, peer: rows are on the peer's link */
+    MP_CLUSTER_WORK,      /* server, peer: all rows are at the peer */
+    MP_CLUSTER_WORKED,    /* server, peer: its results are ready */
+    MP_CLUSTER_SENT_BACK, /* server, peer: they have left */
+    MP_CLUSTER_RETURNED,  /* server, peer: they are on the link of the one that asked */
+    MP_CLUSTER_BACK,      /* server, peer: they are all there */
+    MP_CLUSTER_READ,      /* server, group: an expert was read */
+    MP_CLUSTER_LAYER,     /* server: its layer is done */
+    MP_CLUSTER_FETCH,  /* server, number: an expert from another server's memory is a stage further
+                        */
+    MP_CLUSTER_FILL,   /* server: what it read in the background is there */
+    MP_CLUSTER_EPOCH,  /* is there a better placement? */
+    MP_CLUSTER_SWITCH, /* its experts have arrived */
 };
 
 struct mp_cluster_event {
@@ -83,6 +87,24 @@ struct mp_cluster_group {
     uint32_t device; /* there: number of the device among all */
     bool read;
 };
+
+/* An expert that a rank gets out of another one's memory; the stage that it has reached. */
+enum mp_cluster_stage {
+    MP_CLUSTER_ASKS,    /* the request is at the other one */
+    MP_CLUSTER_COPIED,  /* what is to be sent is made */
+    MP_CLUSTER_BEGUN,   /* the first part is here */
+    MP_CLUSTER_GOES_ON, /* the other one hears of that */
+    MP_CLUSTER_COMES,   /* all is here */
+    MP_CLUSTER_TAKEN,
+};
+struct mp_cluster_fetch {
+    bool open, needed; /* needed: a layer waits */
+    bool leaves;       /* a message of it has just left */
+    uint32_t id, from;
+    uint64_t sent_ns;
+    enum mp_cluster_stage stage;
+};
+#define MP_CLUSTER_FETCHES_MAX 4u /* engine/cluster/rank_int.h */
 
 struct mp_cluster_node {
     /* The request that is being computed. */
@@ -110,6 +132,14 @@ struct mp_cluster_node {
     double read_ns;
     uint64_t routed_ns, own_ns;
     uint32_t own_reads, reading;
+
+    /* As engine/cluster/rank_fetch.c. */
+    struct mp_cluster_fetch fetch[MP_CLUSTER_FETCHES_MAX];
+    double fetch_ns, fill_ns; /* 0: unknown */
+    uint64_t probe_ns;        /* since when a read in the background is measured; 0: none is */
+    uint32_t probe;
+    bool fetching, has_fetched; /* its layer waits for one; it has asked */
+    bool has_read;              /* some layer has waited for a read */
 
     /* Its memory as a rank, whose pager may lack for a while what the placement keeps here
      * (cluster_memory.c). */
@@ -190,6 +220,9 @@ static inline uint64_t mp_cluster_queue(uint64_t *free_ns, uint64_t now_ns, uint
 
 /* ---- cluster_device.c ---- */
 
+/* A processor that is shared is taken for so long, as soon as one is free from `start_ns` on; when
+ * that ends. */
+uint64_t mp_cluster_processor(struct mp_cluster_sim *sim, uint64_t start_ns, uint64_t ns);
 /* Give a device so much work; when it has done it. A processor that it shares is taken for as long.
  */
 uint64_t mp_cluster_work(struct mp_cluster_sim *sim, uint32_t device, uint64_t ns);
@@ -198,11 +231,17 @@ uint64_t mp_cluster_spans_max(const struct mp_cluster_sim *sim, uint32_t devices
 
 /* ---- cluster_memory.c: of servers that are ranks ---- */
 
+#define MP_CLUSTER_FILLING_MAX 4u /* policy/pager/pager_plan.c */
+
 void mp_cluster_memory_begin(struct mp_cluster_sim *sim);
 bool mp_cluster_has(const struct mp_cluster_sim *sim, uint32_t server, uint32_t id);
 bool mp_cluster_keeps(const struct mp_cluster_sim *sim, uint32_t server, uint32_t id);
 /* A layer of its own or of another server begins there; it needs these experts. */
 void mp_cluster_open_layer(struct mp_cluster_sim *sim, uint32_t server);
+/* False: what is kept would have to leave for one more. */
+bool mp_cluster_has_room(const struct mp_cluster_sim *sim, uint32_t server);
+/* It has come out of another server's memory. False: there is no room, or it was read. */
+bool mp_cluster_put(struct mp_cluster_sim *sim, uint32_t server, uint32_t id);
 void mp_cluster_use(struct mp_cluster_sim *sim, uint32_t server, uint32_t id);
 /* A layer waits for the expert, which is not there: when it is read. *read_p: it was not on its way
  * already. */
@@ -212,7 +251,26 @@ void mp_cluster_fill(struct mp_cluster_sim *sim, uint32_t server);
 /* Experts of the placement that is in use now have arrived. */
 void mp_cluster_memory_switch(struct mp_cluster_sim *sim, uint32_t server);
 
+/* ---- cluster_fetch.c ---- */
+
+/* Instead of a read in the background: is it on its way, or asked for now? */
+bool mp_cluster_comes_elsewhere(struct mp_cluster_sim *sim, uint32_t server, uint32_t id);
+/* See whether the read that is measured has ended. */
+void mp_cluster_follow_probe(struct mp_cluster_sim *sim, uint32_t server);
+/* The layer's groups are chosen: ask for what is faster than a read. True: the layer waits, and is
+ * routed again when all is there. */
+bool mp_cluster_fetch_missing(struct mp_cluster_sim *sim, uint32_t server);
+/* A FETCH event. */
+void mp_cluster_follow_fetch(struct mp_cluster_sim *sim, uint32_t server, uint32_t number);
+
 /* ---- cluster_layer.c ---- */
+
+/* Does the rank look for messages now? If not, *again_p: when to ask again. */
+bool mp_cluster_answers(const struct mp_cluster_sim *sim, uint32_t server, uint64_t *again_p);
+/* When a message that has just left is at the other end. */
+uint64_t mp_cluster_there(struct mp_cluster_sim *sim);
+/* A rank makes or takes a message of so many bytes of an expert; when it has. */
+uint64_t mp_cluster_copy_work(struct mp_cluster_sim *sim, uint32_t server, double bytes);
 
 /* The way to stored experts reads one; when it has done. */
 uint64_t mp_cluster_read_one(struct mp_cluster_sim *sim, uint32_t server);

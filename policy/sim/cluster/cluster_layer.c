@@ -68,6 +68,24 @@ static uint64_t way_ns(const struct mp_cluster_sim *sim)
     return (uint64_t)((sim->cluster->latency_us + sim->cluster->call_us / 2) * 1e3);
 }
 
+/* Part of the way is work of a processor, which may have to wait for one. */
+uint64_t mp_cluster_there(struct mp_cluster_sim *sim)
+{
+    const uint64_t way = way_ns(sim);
+    const uint64_t work = sim->cluster->processors > 0 ? (uint64_t)(sim->cluster->way_us * 1e3) : 0;
+
+    if (work == 0)
+        return sim->now_ns + way;
+    return mp_cluster_processor(sim, sim->now_ns, work) + (way > work ? way - work : 0);
+}
+
+uint64_t mp_cluster_copy_work(struct mp_cluster_sim *sim, uint32_t server, double bytes)
+{
+    const double row = sim->cluster->model.hidden * sim->cluster->value_bytes;
+
+    return message_work(sim, server, sim->cluster->serve_us, (uint32_t)(bytes / row));
+}
+
 void mp_cluster_begin_layer(struct mp_cluster_sim *sim, uint32_t server)
 {
     const struct mp_sim_machine *machine = &sim->cluster->servers[server].machine;
@@ -77,6 +95,7 @@ void mp_cluster_begin_layer(struct mp_cluster_sim *sim, uint32_t server)
     const uint32_t context = (uint32_t)sim->cluster->prompt + node->step;
     uint64_t ns;
 
+    node->has_fetched = false;
     if (mp_cluster_as_ranks(sim))
         mp_cluster_fill(sim, server);
     ns = mp_sim_layer_ns(machine, model, tokens, 1, context) +
@@ -153,9 +172,15 @@ static uint64_t *read_free(struct mp_cluster_sim *sim, uint32_t server)
 
 uint64_t mp_cluster_read_one(struct mp_cluster_sim *sim, uint32_t server)
 {
-    return mp_cluster_queue(
-        read_free(sim, server), later(sim->nodes[server].asked_until_ns, sim->now_ns),
+    const uint64_t start = later(sim->nodes[server].asked_until_ns, sim->now_ns);
+    const uint64_t end = mp_cluster_queue(
+        read_free(sim, server), start,
         mp_sim_load_ns(&sim->cluster->servers[server].machine, &sim->cluster->model));
+    const uint64_t work = (uint64_t)(sim->cluster->load_work_us * 1e3);
+
+    return sim->cluster->processors > 0 && work > 0
+               ? later(end, mp_cluster_processor(sim, start, work))
+               : end;
 }
 
 /* When the expert of a layer that waits for it is there. A rank that waits for a read answers
@@ -287,6 +312,7 @@ static void learn_reads(struct mp_cluster_node *node)
 {
     const double ns = (double)node->layer_end_ns - (double)node->routed_ns - (double)node->own_ns;
 
+    node->has_read = true;
     if (ns > 0)
         mp_learn(&node->read_ns, ns / node->own_reads, 1);
 }
@@ -441,12 +467,32 @@ static void send_messages(struct mp_cluster_sim *sim, uint32_t server)
         node->layer_end_ns = later(
             node->layer_end_ns, message_work(sim, server, sim->cluster->send_us, node->sent[peer]));
         node->pending++;
+        sim->result->messages += 2;
         sim->result->sent_bytes += (uint64_t)message_bytes(sim, node->sent[peer]) +
                                    (uint64_t)message_bytes(sim, node->asked[peer]);
-        mp_cluster_push(sim, mp_cluster_queue(&node->up_free_ns, leave, ns) + way_ns(sim),
-                        MP_CLUSTER_ASKED, server, peer);
+        mp_cluster_push(sim, mp_cluster_queue(&node->up_free_ns, leave, ns), MP_CLUSTER_SENT,
+                        server, peer);
     }
     node->asked_until_ns = leave;
+}
+
+static void drop_calls(struct mp_cluster_node *node)
+{
+    for (uint32_t i = 0; i < node->peer_count; i++)
+        node->asked[node->peers[i]] = 0;
+    node->peer_count = 0;
+}
+
+/* What is there. */
+static void compute_kept(struct mp_cluster_sim *sim, uint32_t server)
+{
+    struct mp_cluster_node *node = &sim->nodes[server];
+
+    node->own_ns = 0; /* was an estimate */
+    for (uint32_t i = 0; i < node->group_count; i++) {
+        if (node->groups[i].where == server && !node->groups[i].read)
+            compute_here(sim, server, node->groups[i].device, node->groups[i].tokens);
+    }
 }
 
 static void end_if_done(struct mp_cluster_sim *sim, uint32_t server)
@@ -455,9 +501,7 @@ static void end_if_done(struct mp_cluster_sim *sim, uint32_t server)
 
     if (node->pending > 0)
         return;
-    for (uint32_t i = 0; i < node->peer_count; i++)
-        node->asked[node->peers[i]] = 0;
-    node->peer_count = 0;
+    drop_calls(node);
     mp_cluster_push(sim, later(node->layer_end_ns, sim->now_ns), MP_CLUSTER_LAYER, server, 0);
 }
 
@@ -503,7 +547,6 @@ static void routed(struct mp_cluster_sim *sim, uint32_t server)
         return;
     }
     choose(sim, node, mp_cluster_step_tokens(sim, server));
-    *(mp_cluster_as_ranks(sim) ? &sim->new_steps[server] : &sim->steps[server]) += node->layer == 0;
     node->group_count = 0;
     node->layer_end_ns = node->routed_ns = sim->now_ns;
     node->asked_until_ns = 0;
@@ -520,7 +563,10 @@ static void routed(struct mp_cluster_sim *sim, uint32_t server)
             (struct mp_cluster_group){ .expert = e, .tokens = sim->counts[e], .where = server };
         if (as_rank ? mp_cluster_has(sim, server, id) : mp_cluster_keeps(sim, server, id)) {
             group->device = as_rank ? first_device(sim, server) : device_of(sim, server, id);
-            compute_here(sim, server, group->device, group->tokens);
+            if (as_rank)
+                node->own_ns += expert_ns(sim, server, group->tokens);
+            else
+                compute_here(sim, server, group->device, group->tokens);
         } else if (as_rank) {
             send_away_as_rank(sim, server, node->group_count);
         } else {
@@ -530,6 +576,13 @@ static void routed(struct mp_cluster_sim *sim, uint32_t server)
     }
     if (as_rank)
         read_instead(sim, server);
+    if (as_rank && mp_cluster_fetch_missing(sim, server)) {
+        drop_calls(node);
+        return;
+    }
+    if (as_rank)
+        compute_kept(sim, server);
+    *(as_rank ? &sim->new_steps[server] : &sim->steps[server]) += node->layer == 0;
     for (uint32_t i = 0; i < node->group_count; i++) {
         sim->group_of[node->groups[i].expert] = i;
         count(sim, server, &node->groups[i], node->groups[i].where == server);
@@ -576,15 +629,16 @@ static void read_for_peer(struct mp_cluster_sim *sim, uint32_t server, uint32_t 
     }
 }
 
-/* A rank answers between attention and router, while it waits for replies, and when it has nothing
- * to do. False: not in this part of its layer; look again at *again_p. */
-static bool answers_now(const struct mp_cluster_sim *sim, uint32_t peer, uint64_t *again_p)
+/* A rank answers between attention and router, while it waits for replies or for an expert out of
+ * another one's memory, and when it has nothing to do. */
+bool mp_cluster_answers(const struct mp_cluster_sim *sim, uint32_t server, uint64_t *again_p)
 {
-    const struct mp_cluster_node *node = &sim->nodes[peer];
+    const struct mp_cluster_node *node = &sim->nodes[server];
     const uint64_t soon = sim->now_ns + AGAIN_NS;
 
-    *again_p = later(soon, later(node->layer_end_ns, sim->device_free_ns[first_device(sim, peer)]));
-    return node->request == MP_CLUSTER_NONE || sim->now_ns < node->route_ns ||
+    *again_p =
+        later(soon, later(node->layer_end_ns, sim->device_free_ns[first_device(sim, server)]));
+    return node->request == MP_CLUSTER_NONE || sim->now_ns < node->route_ns || node->fetching ||
            node->pending > node->reading;
 }
 
@@ -593,7 +647,7 @@ static void work(struct mp_cluster_sim *sim, uint32_t server, uint32_t peer)
     const struct mp_cluster_node *node = &sim->nodes[server];
     uint64_t end;
 
-    if (mp_cluster_as_ranks(sim) && !answers_now(sim, peer, &end)) {
+    if (mp_cluster_as_ranks(sim) && !mp_cluster_answers(sim, peer, &end)) {
         mp_cluster_push(sim, end, MP_CLUSTER_WORK, server, peer);
         return;
     }
@@ -621,12 +675,17 @@ void mp_cluster_layer_event(struct mp_cluster_sim *sim, const struct mp_cluster_
     case MP_CLUSTER_ROUTED: routed(sim, server); break;
     case MP_CLUSTER_ASKED: receive(sim, server, peer, false); break;
     case MP_CLUSTER_WORK: work(sim, server, peer); break;
+    case MP_CLUSTER_SENT:
+        mp_cluster_push(sim, mp_cluster_there(sim), MP_CLUSTER_ASKED, server, peer);
+        break;
     case MP_CLUSTER_WORKED:
         mp_cluster_push(sim,
                         mp_cluster_queue(&sim->nodes[peer].up_free_ns, sim->now_ns,
-                                         rows_ns(sim, peer, node->asked[peer])) +
-                            way_ns(sim),
-                        MP_CLUSTER_RETURNED, server, peer);
+                                         rows_ns(sim, peer, node->asked[peer])),
+                        MP_CLUSTER_SENT_BACK, server, peer);
+        break;
+    case MP_CLUSTER_SENT_BACK:
+        mp_cluster_push(sim, mp_cluster_there(sim), MP_CLUSTER_RETURNED, server, peer);
         break;
     case MP_CLUSTER_RETURNED: receive(sim, server, peer, true); break;
     case MP_CLUSTER_BACK: {

@@ -9,8 +9,7 @@
 
 #include "policy/sim/cluster/cluster_int.h"
 
-#define SPARE 2u       /* slots beside what is kept: engine/cluster/hello.c */
-#define FILLING_MAX 4u /* policy/pager/pager_plan.c */
+#define SPARE 2u /* slots beside what is kept: engine/cluster/hello.c */
 
 void mp_cluster_memory_begin(struct mp_cluster_sim *sim)
 {
@@ -85,6 +84,24 @@ static bool make_room(struct mp_cluster_sim *sim, uint32_t server, bool demand)
     return true;
 }
 
+bool mp_cluster_has_room(const struct mp_cluster_sim *sim, uint32_t server)
+{
+    return sim->nodes[server].held < sim->nodes[server].room ||
+           oldest(sim, server, false, false, false) != MP_CLUSTER_NONE;
+}
+
+bool mp_cluster_put(struct mp_cluster_sim *sim, uint32_t server, uint32_t id)
+{
+    struct mp_cluster_node *node = &sim->nodes[server];
+
+    if (node->here_ns[id] != MP_CLUSTER_ABSENT || !make_room(sim, server, false))
+        return false;
+    node->held++;
+    node->here_ns[id] = sim->now_ns;
+    node->ahead[id] = true;
+    return true;
+}
+
 uint64_t mp_cluster_demand(struct mp_cluster_sim *sim, uint32_t server, uint32_t id, bool *read_p)
 {
     struct mp_cluster_node *node = &sim->nodes[server];
@@ -105,10 +122,12 @@ void mp_cluster_fill(struct mp_cluster_sim *sim, uint32_t server)
     uint32_t coming = 0;
     uint64_t end = sim->now_ns;
 
+    mp_cluster_follow_probe(sim, server);
     for (uint32_t id = 0; id < sim->ids; id++)
         coming += node->here_ns[id] != MP_CLUSTER_ABSENT && node->here_ns[id] > sim->now_ns;
-    for (uint32_t id = 0; id < sim->ids && coming < FILLING_MAX; id++) {
-        if (node->here_ns[id] != MP_CLUSTER_ABSENT || !mp_cluster_keeps(sim, server, id))
+    for (uint32_t id = 0; id < sim->ids && coming < MP_CLUSTER_FILLING_MAX; id++) {
+        if (node->here_ns[id] != MP_CLUSTER_ABSENT || !mp_cluster_keeps(sim, server, id) ||
+            mp_cluster_comes_elsewhere(sim, server, id))
             continue;
         if (!make_room(sim, server, false))
             break;

@@ -26,7 +26,7 @@ static struct mp_mpi *start_again(void)
     struct mp_mpi *mpi;
 
     memset(plans, 0, sizeof(plans));
-    mails = failed = isends = finalized = stuck = revoked = spawned = disagrees = 0;
+    mails = failed = isends = finalized = stuck = slow = revoked = spawned = disagrees = 0;
     shrunk = came_later = false;
     dead = -1;
     mpi = MODULE->open(error, sizeof(error));
@@ -143,7 +143,7 @@ static void a_send_fails_later(void)
 
 static void a_receive_fails(void)
 {
-    static const char *const calls[] = { "Improbe", "Get_count", "Mrecv" };
+    static const char *const calls[] = { "Improbe", "Get_count", "Imrecv" };
 
     for (size_t i = 0; i < 3; i++) {
         struct mp_mpi *mpi = start_again();
@@ -157,6 +157,39 @@ static void a_receive_fails(void)
         CHECK_STR(MODULE->text(mpi), text);
         MODULE->close(mpi);
     }
+}
+
+/* It is on its way when its sender dies. */
+static void a_receive_fails_later(void)
+{
+    struct mp_mpi *mpi = start_again();
+
+    post(1, 4);
+    fails(0, "Test of a receive", 0, DEATH);
+    check_lost_once(mpi, 1);
+    CHECK(mpi->arriving == NULL);
+    MODULE->close(mpi);
+}
+
+/* A message that comes slowly lets those of others pass, and none of the same rank. */
+static void long_messages_keep_nobody(void)
+{
+    struct mp_mpi *mpi = start_again();
+
+    post(1, 3);
+    slow = 1;
+    CHECK_EQ(poll(mpi), MP_MPI_NONE);
+    post(1, 5);
+    post(2, 4);
+    slow = 3; /* as often the first one is not there: the second one is not asked for */
+    CHECK_EQ(poll(mpi), MP_MPI_MESSAGE);
+    CHECK(found_from == 2 && found_bytes == 4);
+    CHECK_EQ(poll(mpi), MP_MPI_MESSAGE);
+    CHECK(found_from == 1 && found_bytes == 3 && memcmp(found_data, "abc", 3) == 0);
+    CHECK_EQ(poll(mpi), MP_MPI_MESSAGE);
+    CHECK(found_from == 1 && found_bytes == 5 && memcmp(found_data, "abcde", 5) == 0);
+    CHECK_EQ(poll(mpi), MP_MPI_NONE);
+    MODULE->close(mpi);
 }
 
 static void a_rank_dies(void)
@@ -181,7 +214,7 @@ static void a_rank_dies(void)
     mpi = start_again();
     post(2, 4);
     dead = 2;
-    fails(0, "Mrecv", 0, DEATH);
+    fails(0, "Imrecv", 0, DEATH);
     check_lost_once(mpi, 2);
     MODULE->close(mpi);
     CHECK_EQ(groups, 0);
@@ -234,11 +267,19 @@ static void a_rank_comes_back(void)
 {
     struct mp_mpi *mpi = start_and_lose(1);
     struct sent *under_way = mpi->sends;
+    struct arriving *arriving;
 
+    post(1, 4);
+    post(2, 4);
+    slow = 2;
+    CHECK_EQ(poll(mpi), MP_MPI_MESSAGE); /* of 2: that of 1 does not end */
+    CHECK_EQ(found_from, 2);
+    arriving = mpi->arriving;
     CHECK_EQ(restart(mpi), MP_MPI_SENT);
     CHECK(spawned == 1 && groups == 0 && revoked == 0);
-    CHECK(mpi->sends == NULL && mpi->under_way[1] == 0);
-    free(under_way); /* real MPI may still read it */
+    CHECK(mpi->sends == NULL && mpi->arriving == NULL && mpi->under_way[1] == 0);
+    free(under_way); /* real MPI may still use them */
+    free(arriving);
     stuck = 0;
     CHECK_EQ(send_to(mpi, 1), MP_MPI_SENT);
     CHECK_EQ(sent_to, 2);
@@ -463,6 +504,8 @@ int main(void)
     RUN(a_send_fails);
     RUN(a_send_fails_later);
     RUN(a_receive_fails);
+    RUN(a_receive_fails_later);
+    RUN(long_messages_keep_nobody);
     RUN(a_rank_dies);
     RUN(who_has_died_is_not_said);
     RUN(a_rank_comes_back);

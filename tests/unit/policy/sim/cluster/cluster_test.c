@@ -176,6 +176,55 @@ static void servers_of_one_host_share_its_disk(void)
     mp_cluster_result_fini(&r);
 }
 
+/* What processors do for a message on its way is part of it, 125 us each time, as long as it is
+ * shorter and one is free. The row leaves at 1001, when the only processor computes until 1110:
+ * then it is there at 1235, and after 110 us, one on the link and a way back at 1471. */
+static void messages_take_processors_on_their_way(void)
+{
+    static const double arrivals[2] = { 0, 1 };
+    static const double us[2][3] = { { 1362, 1362, 1512 }, { 1362, 1471, 1621 } };
+    struct cluster_world w;
+    struct mp_cluster_config config = { .cluster = &w.cluster,
+                                        .place = mp_place_find("prism"),
+                                        .arrivals = arrivals };
+    struct mp_cluster_result r;
+
+    for (int few = 0; few < 2; few++) {
+        for (int i = 0; i < 3; i++) {
+            world_init(&w, 2, 1, 1, 2, 2);
+            w.servers[0].mbit = w.servers[1].mbit = 8000;
+            w.cluster.processors = few ? 1 : 4;
+            w.cluster.way_us = i * 100;
+            CHECK_EQ(mp_cluster_run(&config, &r), MP_OK);
+            CHECK(takes_us(r.mean_s, us[few][i]));
+            CHECK_EQ(r.messages, 4);
+            CHECK(takes_us(r.work_s, 2 * (1000 + 2 * 110) + 4 * i * 100));
+            mp_cluster_result_fini(&r);
+        }
+    }
+}
+
+/* An expert is read from 1000 to 6000 and computed until 6110. A processor that does more than that
+ * for it begins when it has computed the other expert, at 1110. */
+static void reads_take_processors(void)
+{
+    static const double us[3][2] = { { 0, 6110 }, { 4000, 6110 }, { 5500, 6720 } };
+    struct cluster_world w;
+    struct mp_cluster_result r;
+
+    for (int i = 0; i < 3; i++) {
+        world_init(&w, 1, 1, 1, 2, 2);
+        w.cluster.load_work_us = us[i][0];
+        r = run(&w, "local");
+        CHECK(takes_us(r.mean_s, 6110)); /* a machine of its own */
+        mp_cluster_result_fini(&r);
+        w.cluster.processors = 1;
+        r = run(&w, "local");
+        CHECK(takes_us(r.mean_s, us[i][1]) && takes_us(r.work_s, 1220 + us[i][0]));
+        mp_cluster_result_fini(&r);
+    }
+}
+
 /* Two experts of each token are elsewhere, at one peer. Its rows go once: sent until 2000, there at
  * 2125, both computed at 2345; two come back until 4345, and are there at 4470. A head of 100 bytes
  * takes 100 more each way. */
@@ -295,6 +344,34 @@ static void ranks_try_again_what_they_do_not_do(void)
     r = run(&w, "united");
     CHECK(r.reads > 0 && r.reads < 400);
     mp_cluster_result_fini(&r);
+}
+
+/* A message takes 10 ms each way and a read 5, so that ranks do not ask when they have seen that.
+ * The first one, whose first layer waited for a read, tries to get the expert out of the other
+ * one's memory, once; the other one reads. In two parts it is two ways more. */
+static void ranks_fetch_what_another_one_has(void)
+{
+    static const double arrivals[2] = { 0, 1 };
+    struct cluster_world w;
+    struct mp_cluster_config config = { .cluster = &w.cluster,
+                                        .place = mp_place_find("united"),
+                                        .arrivals = arrivals };
+    struct mp_cluster_result whole, parts;
+
+    world_init(&w, 2, 1, 1, 2, 2);
+    w.cluster.rows_once = 1;
+    w.cluster.gen = 200;
+    w.cluster.latency_us = 9975;
+    w.servers[0].mbit = w.servers[1].mbit = 80000;
+    CHECK_EQ(mp_cluster_run(&config, &whole), MP_OK);
+    CHECK(whole.fetched == 1 && whole.reads == 1);
+    w.cluster.once_bytes = 1e6;
+    CHECK_EQ(mp_cluster_run(&config, &parts), MP_OK);
+    CHECK(parts.fetched == 1 && parts.reads == 1);
+    CHECK(takes_us(parts.server_mean_s[0] - whole.server_mean_s[0], 2 * 10000));
+    CHECK(takes_us(parts.server_mean_s[1] - whole.server_mean_s[1], 0));
+    mp_cluster_result_fini(&parts);
+    mp_cluster_result_fini(&whole);
 }
 
 static void requests_are_redirected_to_idle_servers(void)
@@ -448,12 +525,15 @@ int main(void)
     RUN(messages_take_time_of_both_devices);
     RUN(servers_of_one_host_share_its_processors);
     RUN(servers_of_one_host_share_its_disk);
+    RUN(messages_take_processors_on_their_way);
+    RUN(reads_take_processors);
     RUN(rows_go_once_to_a_server);
     RUN(requests_arrive_when_they_are_told);
     RUN(tokens_choose_by_shares);
     RUN(reading_and_asking_are_compared);
     RUN(a_layer_that_reads_waits_once_more);
     RUN(ranks_try_again_what_they_do_not_do);
+    RUN(ranks_fetch_what_another_one_has);
     RUN(requests_are_redirected_to_idle_servers);
     RUN(migration_follows_what_is_used);
     RUN(runs_repeat_to_the_last_bit);
