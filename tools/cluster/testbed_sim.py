@@ -177,20 +177,17 @@ def measure_overlap(folder, times, run):
     return max(0, mean_us - each * mean_n), each
 
 
-def write_own_trace(folder, count):
-    """Of the trace of all requests, those of the first `count` of server 0's users."""
-    servers = [line.split()[0] for line in (folder / "requests").read_text().splitlines()]
-    lines, request, left = [], -1, count
+def write_trace(folder, name, counts):
+    """Of the trace of all requests, the first ones of each server's users, so many as `counts` says."""
+    servers = [int(line.split()[0]) for line in (folder / "requests").read_text().splitlines()]
+    lines, request, left = [], -1, list(counts) + [0] * len(set(servers))
     for line in (folder / "trace").read_text().splitlines():
-        if line.startswith("#"):
-            lines.append(line)
-            continue
         if line.startswith("0 0 0 0 "):  # step, layer, sequence, position
             request += 1
-            left -= servers[request] == "0"
-        if servers[request] == "0" and left >= 0:
+            left[servers[request]] -= 1
+        if line.startswith("#") or left[servers[request]] >= 0:
             lines.append(line)
-    (folder / "own_trace").write_text("\n".join(lines) + "\n")
+    (folder / name).write_text("\n".join(lines) + "\n")
 
 
 def write_machine(times, folder):
@@ -219,21 +216,23 @@ def write_files(args, config, cluster, times, calls, processors, own_requests, f
                    processors=processors, value_bytes=4, head_bytes=HEAD_BYTES + GROUP_BYTES,
                    rows_once=1, once_bytes=ONCE_BYTES, known=-1)
     (folder / "simulated").write_text(json.dumps(file))
-    file.update(servers=servers[:1], requests=own_requests)
+    file.update(requests=own_requests)
+    (folder / "simulated_every").write_text(json.dumps(file))
+    file.update(servers=servers[:1])
     (folder / "simulated_one").write_text(json.dumps(file))
 
 
 def measure_processors(folder, run, place, processors):
-    """Of the time from the first forward pass of rank 0 to the end of its last one: seconds, those
-    of processors that had something to do, and those of each rank's first thread."""
-    passes = read_forwards(read_events(folder / f"timeline.{run}.{place}.0"))
-    seen = [s for s in json.loads((folder / f"idle.{run}.{place}").read_text())
-            if passes[0]["at"] <= s["us"] <= passes[-1]["end"]]
+    """From the first forward pass to the end of the last one of all ranks: seconds, those of processors
+    that had something to do, and those of each rank's first thread. None: too short to be measured."""
+    passes = sum((read_forwards(read_events(folder / f"timeline.{run}.{place}.{n}")) for n in (0, 1, 2)), [])
+    at, end = min(one["at"] for one in passes), max(one["end"] for one in passes)
+    seen = [s for s in json.loads((folder / f"idle.{run}.{place}").read_text()) if at <= s["us"] <= end]
     if len(seen) < 10:
-        return None  # too short to be measured
+        return None
     first, last = seen[0], seen[-1]
     wall = (last["us"] - first["us"]) / 1e6
-    share = (passes[-1]["end"] - passes[0]["at"]) / 1e6 / wall
+    share = (end - at) / 1e6 / wall
     busy = processors * wall - (last["idle_s"] - first["idle_s"]) - (last["look_s"] - first["look_s"])
     return share * wall, share * busy, [share * (b - a) for a, b in zip(first["ranks_s"], last["ranks_s"])]
 
@@ -245,30 +244,26 @@ def measure_looking(folder, runs, processors):
                            or [0])
 
 
-def own_work(folder, run):
-    """(s, messages): what ranks did for the passes of rank 0, by their timelines."""
-    us, messages = 0, 0
-    for one in read_forwards(read_events(folder / f"timeline.{run}.uniform.0")):
-        windows = read_windows(one)
-        us += one["end"] - one["at"] - sum(w["end"] - w["at"] for w in windows)
-        us += sum(e["dur"] for w in windows for e in w["experts"] + w["sends"] + w["takes"])
-        messages += 2 * len(one["send"])
-    for n in (1, 2):
-        us += sum(e["dur"] for e in read_events(folder / f"timeline.{run}.uniform.{n}")
-                  if e["name"] == "serve")
-    return us / 1e6, messages
-
-
-def measure_way(folder, runs, reading_runs, processors):
-    """What processors do for a message on its way: all that they did but the ranks' own work, and
-    their looking for messages while they have none."""
-    looking, found = measure_looking(folder, reading_runs, processors), []
-    for run in runs:
-        seen, (work_s, messages) = measure_processors(folder, run, "uniform", processors), own_work(folder, run)
+def measure_rest_of(row, folder, runs, place, processors, looking):
+    """What processors did in these runs beside what the simulator knows of (work_s), s: not what
+    ranks took to look for messages while they had nothing else to do."""
+    rest = []
+    for seen in (measure_processors(folder, run, place, processors) for run in runs):
         if seen is not None:
             wall, busy, ranks_s = seen
-            found.append((busy - work_s - looking * max(0, len(ranks_s) * wall - work_s)) / messages)
-    return {"way_us": max(0, 1e6 * statistics.mean(found or [0]))}
+            rest.append(busy - row["work_s"] - looking * max(0, len(ranks_s) * wall - row["work_s"]))
+    return max(0, statistics.mean(rest or [0]))
+
+
+def put_way(args, folder, runs, reading_runs, processors):
+    """What processors do for a message on its way, from runs in which all ask: where processors are
+    idle, waking them is part of what was counted."""
+    row = simulate(args, folder, "uniform", "simulated_every", runs[0], "every_trace")["uniform"]
+    looking = measure_looking(folder, reading_runs, processors)
+    keys = {"way_us": 1e6 * measure_rest_of(row, folder, runs, "uniform", processors, looking) /
+            max(1, row["messages"])}
+    set_keys(folder, keys)
+    return keys
 
 
 def set_keys(folder, keys):
@@ -278,15 +273,11 @@ def set_keys(folder, keys):
 
 
 def measure_load_work(args, folder, runs, processors):
-    """What processors do for each expert that is read, measured in the same way."""
+    """What processors do for each expert that is read."""
     row = simulate(args, folder, "local", "simulated_one", runs[0], "own_trace")["local"]
-    looking, found = measure_looking(folder, runs, processors), []
-    for seen in (measure_processors(folder, run, "local", processors) for run in runs):
-        if seen is not None and row["reads"] > 0:
-            wall, busy, ranks_s = seen
-            rest = busy - row["work_s"] - looking * max(0, len(ranks_s) * wall - row["work_s"])
-            found.append(rest / (row["reads"] + row["filled"]))
-    return {"load_work_us": max(0, 1e6 * statistics.mean(found or [0]))}
+    looking = measure_looking(folder, runs, processors)
+    return {"load_work_us": 1e6 * measure_rest_of(row, folder, runs, "local", processors, looking) /
+            max(1, row["reads"] + row["filled"])}
 
 
 def put_load(args, times, folder, runs, processors):
