@@ -8,12 +8,6 @@
 #define VECTOR_KERNELS mp_kernels_avx512bf16
 #define BF16_PAIRS 1
 
-/* Halves of a step: all 2 * LANES columns of BF16 are one register. */
-INLINE int halves_of(enum mp_wtype type)
-{
-    return type == MP_WTYPE_BF16 ? 1 : 2;
-}
-
 /* Of the 2 * LANES weights at p: those of the half as they are multiplied. */
 INLINE vec w_part(const unsigned char *p, enum mp_wtype type, int half)
 {

@@ -30,13 +30,13 @@
 
 #define CACHE_LINE_BYTES 64
 
-#if !BF16_PAIRS
+/* Halves of a step: of pairs, all 2 * LANES columns are one vector. */
 INLINE int halves_of(enum mp_wtype type)
 {
-    (void)type;
-    return 2;
+    return BF16_PAIRS && type == MP_WTYPE_BF16 ? 1 : 2;
 }
 
+#if !BF16_PAIRS
 INLINE vec w_part(const unsigned char *p, enum mp_wtype type, int half)
 {
     return w_load(p, type, half);
