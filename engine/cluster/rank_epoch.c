@@ -218,6 +218,12 @@ static void go_back(struct mp_rank *rank)
     mp_rank_begin_move(rank, 2 * rank->next_epoch + 1);
 }
 
+static void give_up(struct mp_rank *rank)
+{
+    mp_rank_tell_all(rank, MP_MESSAGE_GIVEUP, rank->next_epoch);
+    go_back(rank);
+}
+
 static void send_placement(struct mp_rank *rank, uint32_t to, const struct mp_placement *placement,
                            uint32_t epoch)
 {
@@ -252,10 +258,8 @@ static void decide(struct mp_rank *rank, bool always)
     const double horizon_s = (double)rank->config.horizon_ns / 1e9;
     struct numbers numbers = { { 0 }, { 0 }, { 0 }, { 0 }, { 0 }, { 0 } };
 
-    if (rank->copying) { /* of another scheduler, who is silent */
-        mp_rank_tell_all(rank, MP_MESSAGE_GIVEUP, rank->next_epoch);
-        go_back(rank);
-    }
+    if (rank->copying) /* of another scheduler, who is silent */
+        give_up(rank);
     fill_facts(rank, &numbers);
     if (mp_place(place, &rank->facts, &rank->next) != MP_OK) {
         if (!rank->stays) /* said once: each epoch finds the same until a rank comes back */
@@ -342,8 +346,7 @@ static void follow_copies(struct mp_rank *rank)
         mp_rank_tell_all(rank, MP_MESSAGE_SWITCH, rank->next_epoch);
         mp_rank_take_switch(rank, rank->next_epoch);
     } else if (mp_rank_now_ns(rank) - rank->epoch_ns > COPY_DEADLINES * rank->config.deadline_ns) {
-        mp_rank_tell_all(rank, MP_MESSAGE_GIVEUP, rank->next_epoch);
-        go_back(rank);
+        give_up(rank);
     }
 }
 
@@ -369,7 +372,9 @@ enum mp_status mp_rank_follow_epoch(struct mp_rank *rank)
     follow_copies(rank);
     if (rank->welcomes && scheduler != rank->self)
         rank->welcomes = false;
-    if (rank->welcomes && !rank->proposed && all_placed(rank)) {
+    if (rank->welcomes && rank->proposed) /* who was not there has never heard of it */
+        give_up(rank);
+    if (rank->welcomes && all_placed(rank)) {
         rank->welcomes = false;
         rank->epoch_ns = now;
         decide(rank, true);
