@@ -158,6 +158,14 @@ static bool is_spared(const struct mp_pager *pager, const struct candidates *c, 
     return pager->placed != NULL && pager->placed[expert] > c->placed_max;
 }
 
+/* The placement keeps it, which is no guess that the policy may refuse to make room for, and
+ * `c` has only what the placement does not keep. */
+static bool is_placed(const struct mp_pager *pager, const struct candidates *c, uint32_t expert)
+{
+    return c->placed_max == MP_PLACED_NOT && pager->placed != NULL &&
+           pager->placed[expert] != MP_PLACED_NOT;
+}
+
 /* A candidate that was mispredicted, or MP_UNIT_NONE. */
 static uint32_t find_mispredicted(const struct mp_pager *pager, const struct candidates *c)
 {
@@ -231,6 +239,8 @@ static uint32_t pick_among(struct mp_pager *pager, uint32_t for_unit, struct can
     if (mispredicted != MP_UNIT_NONE)
         return mispredicted;
     expert = ask_victim(pager, &query, !c.strict);
+    if (expert == MP_EXPERT_NONE && is_placed(pager, &c, query.for_id))
+        expert = first_allowed(pager, &query);
     mp_assert(expert == MP_EXPERT_NONE || mp_evict_allows(&query, expert));
     return expert != MP_EXPERT_NONE ? last_candidate(pager, &c, expert) : MP_UNIT_NONE;
 }

@@ -277,6 +277,32 @@ static void victims_are_of_the_size_that_is_needed(void)
     }
 }
 
+/* A policy that keeps its residents: what a placement keeps takes the room of what it does not. */
+static void what_is_placed_comes_whatever_the_policy_keeps(void)
+{
+    static const uint8_t placed[16] = {
+        [12] = MP_PLACED_KEEP, MP_PLACED_SOLE, MP_PLACED_KEEP, MP_PLACED_SOLE
+    };
+    struct world_options options = two_layers;
+    struct world w;
+
+    options.names = (struct mp_policy_names){ .profile = "lru", .policy[MP_POLICY_EVICT] = "none" };
+    world_open(&options, &w);
+    for (uint32_t i = 0; i < 2; i++) { /* full: 0 to 3 of both layers */
+        for (uint32_t layer = 0; layer < 2; layer++)
+            world_run(&w, layer, ids + 2 * i, 2);
+    }
+    mp_pager_place(w.pager, placed);
+    mp_pager_fill_placed(w.pager, NULL, NULL);
+    world_wait_until_idle(&w);
+    for (uint32_t expert = 4; expert < 8; expert++)
+        CHECK(world_is_resident(&w, 1, expert));
+    CHECK_EQ(w.counters.prefetch_issued, 4);
+    CHECK_EQ(w.counters.invalid_decisions, 0);
+    CHECK(mp_pager_check(w.pager));
+    world_close(&w);
+}
+
 /* Another client holds all slots: an error that names the layer, which goes on when one is free. */
 static void a_layer_without_any_slot_to_free_is_an_error(void)
 {
@@ -311,6 +337,7 @@ int main(void)
     RUN(a_policy_that_keeps_everything_stalls_no_demand);
     RUN(what_is_not_admitted_leaves_with_its_layer);
     RUN(victims_are_of_the_size_that_is_needed);
+    RUN(what_is_placed_comes_whatever_the_policy_keeps);
     RUN(a_layer_without_any_slot_to_free_is_an_error);
     return 0;
 }
