@@ -244,12 +244,16 @@ def check_sweep(folder):
             check(sweep.element_bytes(kind, shape) <= 1 << 30 and shape["top_k"] <= shape["experts"] and
                   shape["hidden"] % 256 == shape["ffn"] % 256 == 0 and shape["layers"] >= 4, True, shape)
     check(sweep.draw_shape(1, 0, "bf16", 1 << 30),
-          {"hidden": 5632, "ffn": 512, "experts": 8, "top_k": 1, "layers": 7}, "shape 0 of seed 1")
+          {"hidden": 4864, "ffn": 512, "experts": 8, "top_k": 1, "layers": 8}, "shape 0 of seed 1")
+    shapes = [sweep.draw_shape(3, number, "q4_k", 1 << 30) for number in range(40)]
+    check([max(shape[name] for shape in shapes) >= many
+           for name, many in (("experts", 150), ("layers", 20), ("hidden", 4608), ("ffn", 1024))],
+          [True] * 4, "some shapes have many experts, layers, channels")
     try:
         check(sweep.draw_shape(1, 0, "bf16", 1 << 20), "refused", "a size that no shape has")
     except BenchError:
         pass
-    path, row = folder / "out/sweep.csv", dict.fromkeys(sweep.COLUMNS, "")
+    other, path, row = folder / "other.csv", folder / "out/sweep.csv", dict.fromkeys(sweep.COLUMNS, "")
     for number, ours in ((0, 5), (1, 20), (2, 10)):
         sweep.append_row(path, row | {"seed": 1, "number": number, "type": "bf16", "token_bytes": 100,
                                       "memory_bytes_per_s": 2000, "first_moepager": 4,
@@ -259,6 +263,12 @@ def check_sweep(folder):
         "decode": {"worst": 0.5, "median": 1.0, "best": 2.0, "shapes": 3},
         "decode of bound": {"worst": 0.25, "median": 0.5, "best": 1.0, "shapes": 3},
         "first of later": {"worst": 0.2, "median": 0.4, "best": 0.8, "shapes": 3}}, "a sweep's table")
+    sweep.append_row(other, row | {"seed": 1, "number": 0, "type": "bf16", "hidden": 768, "ffn": 512,
+                                  "experts": 8, "top_k": 1, "layers": 4})
+    done = subprocess.run([ROOT / "tools/bench/sweep", "--csv", other, "--llama", folder, "--no-limited"],
+                          stderr=subprocess.PIPE, text=True)
+    check([done.returncode, "not one of --size 1GiB: take another file" in done.stderr], [2, True],
+          "a sweep of other shapes")
     for flags in (["--types", "q9"], ["--shapes", "0"], ["--only", "0", "--list", "--size", "1MiB"]):
         done = subprocess.run([ROOT / "tools/bench/sweep", *flags], stderr=subprocess.DEVNULL)
         check(done.returncode, 2, f"sweep {flags}")
