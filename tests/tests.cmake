@@ -267,7 +267,7 @@ add_dependencies(gpu_bench_kernels fakecuda)
 set_tests_properties(system/tools/gpu_bench_kernels PROPERTIES TIMEOUT 600 SKIP_RETURN_CODE 77
     ENVIRONMENT LD_LIBRARY_PATH=${CMAKE_BINARY_DIR}/fakecuda
     PASS_REGULAR_EXPRESSION
-    "experts bf16 8 of .* 8 rows.*experts q8_0 8 of .* 1 row.*attention bf16 40 positions, 1 token, split")
+    "layer, project .*layer, all of its 8 launches, graph .*sample_list, sample of .*experts bf16 8 of 128, list of 8, .* 1 row .*experts bf16 8 of 128, list of 64, .* 8 rows.*experts q8_0 8 of .* 1 row.*attention bf16 40 positions, 1 token, split")
 set(probes good places no_host_numa numa_breaks)
 mp_test(device/probe_test LIBS mp_sites ${CMAKE_DL_LIBS} m VARIANTS ${probes}
     ARGS $<TARGET_FILE:moepager> TIMEOUT 200)
@@ -320,6 +320,8 @@ mp_test(device/cuda_laws_test LIBS mp_engine m SOURCES tests/model/harness.c
     VARIANTS prompt seeded lazy bf16 f16 in_place graphs cublas TIMEOUT 200)
 mp_fake_cuda(device/cuda_laws_test prompt seeded lazy bf16 f16 in_place graphs)
 mp_fake_cublas(device/cuda_laws_test cublas)
+mp_test(device/cuda_layer_test LIBS mp_engine m SOURCES tests/model/harness.c tools/gpu/layer.c)
+mp_fake_cuda(device/cuda_layer_test)
 mp_test(device/cuda_counts_test LIBS mp_engine m SOURCES tests/model/harness.c)
 mp_fake_cuda(device/cuda_counts_test)
 target_link_options(device_cuda_counts_test PRIVATE -Wl,--wrap=pthread_mutex_lock

@@ -231,8 +231,20 @@ def speed(run):
                      + (["--small"] if run.args.dry_run else []), 40)
     run.file("kernels.json", json.dumps(found, indent=1) + "\n")
     run.row("read / copy", "", f"{found['read_gbps']:.0f} / {found['copy_gbps']:.0f} GB/s")
+    of_layer = {}
     for item in found["kernels"]:
-        if item.get("headline"):
+        if item["name"].startswith("layer, ") and not item["headline"]:
+            of_layer[item["name"].removeprefix("layer, ")] = item["us"]
+        elif item["name"].startswith("layer, "):
+            run.row(f"{item['name']}: bytes over time", "",
+                    f"{item['us']:.1f} us, {item['gbps']:.0f} GB/s", "of read",
+                    f"{item['ratio_read']:.2f}")
+            run.row("layer, launch by launch", "",
+                    " + ".join(f"{name} {us:.1f}" for name, us in of_layer.items())
+                    + f" = {sum(of_layer.values()):.1f} us")
+        elif item["name"].startswith("sample_list, sample"):
+            run.row(item["name"], "", f"{item['us']:.1f} us")
+        elif item["headline"]:
             aimed = "experts" in item["name"]
             run.row(item["name"], verdict(run, item["ratio"] >= 0.85) if aimed else "",
                     f"{item['us']:.1f} us, {item['gbps']:.0f} GB/s",

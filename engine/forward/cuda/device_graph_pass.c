@@ -4,14 +4,15 @@
  * other, or captured; by whom, and what becomes of misses, is in device_graph.c.
  */
 #include "engine/forward/cuda/device_graph.h"
+#include "kernels/cuda/works.h"
 #include "vmm/base/assert.h"
 
 /* The most experts that a step can choose. */
 static uint32_t works_max(const struct mp_device *device)
 {
-    const uint32_t ranks = device->engine->tokens * device->engine->shape.top_k;
+    const struct mp_shape *shape = &device->engine->shape;
 
-    return ranks < device->engine->shape.experts ? ranks : device->engine->shape.experts;
+    return mp_cuda_works(shape->experts, shape->top_k, device->engine->tokens);
 }
 
 static mp_cu_ptr scores_of(const struct mp_device *device, uint32_t moe_layer)

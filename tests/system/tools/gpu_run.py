@@ -279,10 +279,12 @@ def everything(build, folder):
     bundle = Bundle(folder / "elsewhere/bundle", folder)
     before = files(bundle.folder)
     code, text = bundle.run()
-    rows = "".join(bundle.rows().values())
+    rows = "".join(f"{name}{line}" for name, line in bundle.rows().items())
     print(text)
     check(f"the dry run ended with {code}", code == 0, text)
     for part in ("8 of 8 settings", "<= 1.02", ">= 0.85 of copy", "cost/static <= 1.02",
+                 "project ", " + route ", " + combine ", "| of read |", "experts bf16 8 of 128, list of 8,",
+                 "sample_list, sample of",
                  "% graphs)", "batch 1, graph: early / not | ok", "batch 8, graph: early / not | ok", "prefill, own", "prefill, tensor b1 p16 100 |", "driver's error codes", " 0 wrong", "on the device: took part | ok", "CPU: took part | ok",
                  "on the device: text | ok", "CPU: text | ok"):
         check(f"no '{part}' in the table", part in rows, text)
