@@ -268,6 +268,9 @@ set_tests_properties(system/tools/gpu_bench_kernels PROPERTIES TIMEOUT 600 SKIP_
     ENVIRONMENT LD_LIBRARY_PATH=${CMAKE_BINARY_DIR}/fakecuda
     PASS_REGULAR_EXPRESSION
     "layer, project .*layer, all of its 8 launches, graph .*sample_list, sample of .*experts bf16 8 of 128, list of 8, .* 1 row .*experts bf16 8 of 128, list of 64, .* 8 rows.*experts q8_0 8 of .* 1 row.*attention bf16 40 positions, 1 token, split")
+add_test(NAME static/kernel_grids COMMAND python3 tools/ptx_report.py $<TARGET_FILE:gpu_bench_kernels> grids
+    WORKING_DIRECTORY ${PROJECT_SOURCE_DIR})
+set_tests_properties(static/kernel_grids PROPERTIES LABELS static)
 set(probes good places no_host_numa numa_breaks)
 mp_test(device/probe_test LIBS mp_sites ${CMAKE_DL_LIBS} m VARIANTS ${probes}
     ARGS $<TARGET_FILE:moepager> TIMEOUT 200)

@@ -1,12 +1,16 @@
 """What ptxas makes of the kernels (tools/make_ptx --report, --assemble); no program of its own.
 
 Usage: ptx_report.py PTXAS report|assemble
+       ptx_report.py PROGRAM grids
 
-report: the tables of docs/kernels.md. assemble: nothing but errors, and quantised types for two
-architectures only, as all take minutes. Both end with 1 if an architecture is refused, a kernel has a
+report: the tables of docs/kernels.md; for the last one build/release/gpu_bench_kernels says what is
+launched. grids: ends with 1 unless that one is there, by PROGRAM (gpu_bench_kernels) and the table of
+registers. assemble: nothing but errors, and quantised types for two architectures only, as all take
+minutes. Both of PTXAS end with 1 if an architecture is refused, a kernel has a
 stack frame or spills a register, or one for few tokens takes more than 64.
 """
 import glob
+import json
 import re
 import subprocess
 import sys
@@ -14,12 +18,17 @@ from concurrent.futures import ThreadPoolExecutor
 
 MAIN, TENSOR = "kernels/cuda/kernels.ptx", "kernels/cuda/tensor.ptx"  # the latter, tensor_*.ptx: from 8.0 on
 FILES = sorted(glob.glob("kernels/cuda/*.ptx"))
+PROGRAM, DOCS = "build/release/gpu_bench_kernels", "docs/kernels.md"
 FEW_ARCHES = (75, 90)  # the fewest registers that are left, and what is written for
 REGISTERS = 65536  # of a multiprocessor; warps get them by 256
 # Compute capability: threads, blocks and KiB of shared memory of a multiprocessor, by NVIDIA's
 # programming guide (technical specifications per compute capability).
 ARCHES = {75: (1024, 16, 64), 80: (2048, 32, 164), 86: (1536, 16, 100), 89: (1536, 24, 100),
           90: (2048, 32, 228), 100: (2048, 32, 228), 120: (1536, 24, 100)}
+# Name: compute capability, multiprocessors.
+GPUS = {"H200": (90, 132), "RTX 4090": (89, 128), "RTX 3060": (86, 28)}
+# Launches of a layer, and the head, that read weights (tools/gpu/layer.h).
+LAUNCHES = ("project", "o-projection", "route", "experts_up", "experts_down", "head")
 # Kernels that wait for memory: the bytes that a thread has asked for before it needs the first of
 # them (kernels/cuda/dot.cuh, attend.cuh with keys of eight heads of 128, measure.cuh): those that it
 # loads, and of the second-level cache those that it loads after.
@@ -130,8 +139,38 @@ def print_quant(used, threads):
         print(f"| {name.upper()} | " + " | ".join(cells) + " |")
 
 
+def grid_table(program, resident):
+    """What is in flight of each launch for one token: a multiprocessor has resident(arch, kernel) blocks
+    at a time, and no more than its share of those that are launched."""
+    said = subprocess.run([program, "--grids"], capture_output=True, text=True, check=True).stdout
+    found = {launch["name"]: launch for launch in json.loads(said)}
+    lines = ["| launch | kernel | blocks | " + " | ".join(f"{name}, {of[1]}" for name, of in GPUS.items())
+             + " |", "|---|---|---|" + "---|" * len(GPUS)]
+    for launch in (found[name] for name in LAUNCHES):
+        kernel, cells = launch["kernel"].removeprefix("mp_"), []
+        for arch, count in GPUS.values():
+            share = launch["blocks"] / count
+            kib = min(share, resident(arch, kernel)) * launch["threads"] * IN_FLIGHT[kernel] / 1024
+            cells.append(f"{share:.1f}, {kib:.0f}")
+        lines.append(f"| {launch['name']} | `{kernel}` | {launch['blocks']} | " + " | ".join(cells) + " |")
+    return "\n".join(lines) + "\n"
+
+
+def check_grids(program):
+    """Is the table written down, as the table of registers has the blocks?"""
+    text = open(DOCS).read()
+    cells = {name: rest.split("|") for name, rest in re.findall(r"^\| `(\w+)` \| \d+ \|(.*)\|$", text, re.M)}
+    at = list(ARCHES).index
+    table = grid_table(program, lambda arch, kernel: int(cells[kernel][at(arch)].split(",")[1]))
+    if table not in text:
+        sys.exit(f"ptx_report: {DOCS} has not this table:\n{table}")
+
+
 def main():
     ptxas, what = sys.argv[1:]
+    if what == "grids":
+        check_grids(ptxas)
+        return
     with ThreadPoolExecutor(2) as pool:
         used = dict(zip(ARCHES, pool.map(lambda arch: assemble(ptxas, arch, what == "report"), ARCHES)))
     if what == "assemble":
@@ -152,6 +191,9 @@ def main():
     for kind in ("tensor", "tensor_up", "tensor_down"):
         print_types(kind, used, threads)
     print_quant(used, threads)
+    print()
+    print(grid_table(PROGRAM, lambda arch, kernel: blocks(
+        arch, used[arch][kernel], threads[kernel], SHARED.get(kernel, 0))), end="")
 
 
 def print_types(kind, used, threads):
