@@ -8,8 +8,8 @@
  * once, and the host tier is full before anything is timed. At each budget runs are repeated until
  * two of them agree (WARM, 6, at most), and then REPEATS more are measured. One line of JSON per
  * budget as soon as it is known: medians. `graphs`: share of the decoding steps that were graphs
- * from beginning to end. A budget that fails has a line with `error`, and the next one follows.
- * 0; 1: an error; 77: there is no driver.
+ * from beginning to end. `waits`: of the host for the device, of a step. A budget that fails has a
+ * line with `error`, and the next one follows. 0; 1: an error; 77: there is no driver.
  */
 #include <math.h>
 #include <stdio.h>
@@ -33,10 +33,11 @@ struct bench {
     uint32_t batch, prompt, gen, repeats, warm;
     struct mp_ids prompts[BATCH_MAX];
     struct mp_counters at_decode;
+    uint64_t waits_at_decode;
 };
 
 struct result {
-    double tpot_ms, ttft_ms, prefill_per_s, hit_rate, bytes_per_step, wait_ms, graphs;
+    double tpot_ms, ttft_ms, prefill_per_s, hit_rate, bytes_per_step, wait_ms, graphs, waits;
 };
 
 static volatile sig_atomic_t never;
@@ -60,13 +61,23 @@ static enum mp_status make_prompts(struct bench *b)
     return MP_OK;
 }
 
+/* For the device, of its transformer's thread. */
+static uint64_t waited(const struct bench *b)
+{
+    const struct mp_device *device = b->session.engine->device;
+
+    return device != NULL ? device->seen_count : 0;
+}
+
 static void on_step(void *ctx, uint32_t step, const struct mp_batch *batch)
 {
     struct bench *b = ctx;
 
     (void)batch;
-    if (step == 1)
+    if (step == 1) {
         b->at_decode = mp_report_counters(&b->session);
+        b->waits_at_decode = waited(b);
+    }
 }
 
 static struct mp_device_graph_counts counted(const struct bench *b)
@@ -112,6 +123,7 @@ static enum mp_status run_once(struct bench *b, struct result *result_p)
         .bytes_per_step = (double)(decode.load_bytes + decode.prefetch_bytes) / steps,
         .wait_ms = (double)decode.exposed_wait_ns / 1e6 / steps,
         .graphs = (double)(counted(b).complete - complete) / steps,
+        .waits = (double)(waited(b) - b->waits_at_decode) / steps,
     };
     return MP_OK;
 }
@@ -170,10 +182,11 @@ static enum mp_status measure(struct bench *b, double percent)
 #define MEDIAN(field) median(results, b->repeats, offsetof(struct result, field))
     printf("{\"budget\": %g, \"batch\": %u, \"prompt\": %u, \"warm_runs\": %u, "
            "\"tpot_ms\": %.4f, \"ttft_ms\": %.3f, \"prefill_per_s\": %.1f, \"hit_rate\": %.4f, "
-           "\"bytes_per_step\": %.0f, \"wait_ms_per_step\": %.4f, \"graphs\": %.3f}\n",
+           "\"bytes_per_step\": %.0f, \"wait_ms_per_step\": %.4f, \"graphs\": %.3f, "
+           "\"waits\": %.2f}\n",
            percent, b->batch, b->prompt, warm, MEDIAN(tpot_ms), MEDIAN(ttft_ms),
            MEDIAN(prefill_per_s), MEDIAN(hit_rate), MEDIAN(bytes_per_step), MEDIAN(wait_ms),
-           MEDIAN(graphs));
+           MEDIAN(graphs), MEDIAN(waits));
 #undef MEDIAN
     fflush(stdout);
     return MP_OK;

@@ -28,6 +28,11 @@ CONFIGS = {"cost": ["--profile", "auto", "--assign", "cost"],
            "hot": ["--profile", "static", "--partition", "hot-table", "--hot-table-buffers", "2",
                    "--calibration", "HOT"],
            "demand": ["--profile", "lru", "--assign", "gpu-only"]}
+# Further ways of the step: the host queues each layer; the gate's guess of the next one is loaded
+# ahead, by the model's own routing.
+WAYS = {"host": ["--profile", "lru", "--assign", "gpu-only", "--graphs", "off"],
+        "gate": ["--profile", "lru", "--assign", "gpu-only", "--predict", "gate", "--prefetch",
+                 "top"]}
 PROMPT, GEN = 8, 48     # tokens of each sequence there
 PREFILL = 512           # of the prompt where prefill is measured
 APART = 17              # steps of the trace between sequences (engine/forward/forced_routing.h)
@@ -131,12 +136,33 @@ def tensor_is_right(text):
     return {"bf16", "f16"} <= right[""] == right["up_"] == right["down_"]
 
 
+# Of a decoding step of the models here (BF16, and F32 for keys and values). There is no older path
+# that would do without them.
+NEEDED = re.compile(r"mp_(embed|place|combine|resolve|sample\w*|attend_\w+"
+                    r"|(gemv|project|route|experts_up|experts_down)[1248]_(bf16|f32))$")
+
+
+def needed_that_are_wrong(text):
+    found = re.findall(r"^(mp_\w+) +\d+ cases, (\d+) wrong", text, re.M)
+    return [name for name, wrong in found if wrong != "0" and NEEDED.match(name)]
+
+
+def is_invalid(kept, step):
+    """Are figures of this step those of kernels that check_kernels has found wrong, or died of?"""
+    if step not in ("graph", "model"):
+        return False
+    failed = any(row[0] == "kernels" and row[2] == "WRONG" for row in kept["rows"])
+    return failed and kept["data"].get("kernels", {}).get("wrong") != []
+
+
 def kernels(run):
+    run.data.pop("wrong", None)
     few = ["--few"] if run.args.dry_run else []
     program = run.bin / "gpu_check_kernels"
     code, text = run.command([program, str(run.args.device), *few], 60, (0, 1))
     run.row("bits as on the CPU", "ok" if code == 0 else "WRONG", text.strip().splitlines()[-1])
     run.data["tensor"] = tensor_is_right(text)
+    run.data["wrong"] = needed_that_are_wrong(text)
     for line in text.splitlines():
         if line.startswith("mp_") and " 0 wrong" not in line:
             run.row(line.split()[0], "WRONG", line.split(None, 1)[1])
@@ -162,6 +188,40 @@ def tiny(run):
                 if tokens is not None and tokens != cpu:
                     run.row(name, "WRONG", "other tokens than the CPU")
     run.row("tokens as on the CPU", "ok" if same == 8 else "WRONG", f"{same} of 8 settings")
+
+
+def logits_of(run, model, flags):
+    """(tokens, bytes of the logits)"""
+    path = run.work / "logits.npy"
+    path.unlink(missing_ok=True)
+    result = run.json([run.bin / "moepager", "run", "--model", model, "--prompt", "sort 5 3 9 1 ->",
+                       "--max-tokens", "8", "--logits-out", path, "--json", *flags], 15)
+    return result["tokens"], path.read_bytes()
+
+
+def one_way(run, name, model, kv, budget):
+    """The device's logits with all experts and graphs are those of every other way, by the bit."""
+    off, gate = ["--graphs", "off"], ["--budget", budget, "--predict", "gate", "--prefetch", "top"]
+    ways = [off + gate] if kv == "f16" else [off, gate]
+    kv = ["--kv-type", kv]
+    tokens = logits_of(run, model, ["--device", "cpu", *kv])[0]
+    whole = logits_of(run, model, ["--device", device(run), "--budget", "100%", *kv])
+    same = [logits_of(run, model, ["--device", device(run), *kv, *way])[1] == whole[1] for way in ways]
+    good = whole[0] == tokens and all(same)
+    run.row(name, "ok" if good else "WRONG",
+            f"{'the same' if whole[0] == tokens else 'other'} tokens as the CPU; graphs off, gate at "
+            f"{budget}: {'the same logits' if all(same) else 'other logits'}")
+
+
+def ways(run):
+    tiny_model = TOP / "models/tiny-moe"
+    for kv in ("f32", "bf16", "f16"):
+        run.attempt(f"KV cache {kv}", one_way, run, f"KV cache {kv}", tiny_model, kv, "25%")
+    path = run.work / "tiny-q4_k_m.gguf"
+    made = run.attempt("Q4_K_M", run.command, [run.bin / "moepager", "repack", "--model", tiny_model,
+                                               "--out", path, "--type", "q4_k_m", "--force"], 15)
+    if made:
+        run.attempt("Q4_K_M", one_way, run, "Q4_K_M", path, "f32", "75%")
 
 
 def remap(run):
@@ -356,9 +416,11 @@ def plan(run):
     """(configuration, batch, prompt, budgets): one process each, the most telling first."""
     if run.args.dry_run:
         return [(name, 1, PROMPT, (100, 50)) for name in CONFIGS] + [
-            (gemm, 1, 16, (100,)) for gemm in gemms(run)]
+            (gemm, 1, 16, (100,)) for gemm in gemms(run)] + [
+            (name, 1, PROMPT, (100,)) for name in WAYS]
     return ([(name, 1, PROMPT, (100, 25)) for name in CONFIGS]
             + [(gemm, 1, PREFILL, (100, 25)) for gemm in gemms(run)]
+            + [(name, 1, PROMPT, (100, 25)) for name in WAYS]
             + [(name, 8, PROMPT, (100, 25)) for name in CONFIGS]
             + [(name, batch, PROMPT, (50, 12)) for batch in (1, 8) for name in CONFIGS])
 
@@ -420,6 +482,10 @@ def own_trace(run, path):
 
 
 def flags_of(run, path, trace, name, batch):
+    if name == "gate":
+        return WAYS[name]
+    if name in WAYS:
+        return ["--from-trace", trace, *WAYS[name]]
     if name not in CONFIGS:
         return ["--cuda-gemm", name]
     table = hot_table(run, path, trace, batch) if name == "hot" else None
@@ -454,6 +520,14 @@ def model_rows(run):
                      if key_of(name, batch, PROMPT, budget) in cells}
             if found:
                 compare(run, batch, budget, found, link)
+            found |= {name: cells[key_of(name, batch, PROMPT, budget)] for name in WAYS
+                      if key_of(name, batch, PROMPT, budget) in cells}
+            if found.keys() & WAYS.keys():
+                run.row(f"batch {batch}, {budget} %: graphs off, gate", "", ", ".join(
+                    f"{name} {found[name]['tpot_ms']:.2f} ms" for name in WAYS if name in found))
+            if found:
+                run.row(f"batch {batch}, {budget} %: waits of the host", "", ", ".join(
+                    f"{name} {cell['waits']:.1f}" for name, cell in found.items()) + " per step")
     for key, cell in cells.items():
         if cell["prompt"] != PROMPT:
             run.row(f"prefill, {key}", "", f"{cell['prefill_per_s']:.0f} tokens/s, "
@@ -555,7 +629,7 @@ def preload(run):
 
 # Name, share of the time in seconds, what it does. What may leave the device in a bad state is
 # last.
-STEPS = [("machine", 40, machine), ("laws", 15, laws), ("kernels", 60, kernels), ("tiny", 40, tiny),
-         ("remap", 25, remap), ("probe", 45, probe), ("speed", 35, speed), ("graph", 75, graph),
-         ("model", 130, model), ("baseline", 20, baseline), ("preload", 20, preload),
-         ("codes", 10, codes), ("sanitizer", 55, sanitizer)]
+STEPS = [("machine", 35, machine), ("laws", 10, laws), ("kernels", 60, kernels), ("tiny", 40, tiny),
+         ("ways", 30, ways), ("remap", 25, remap), ("probe", 40, probe), ("speed", 35, speed),
+         ("graph", 70, graph), ("model", 130, model), ("baseline", 20, baseline),
+         ("preload", 20, preload), ("codes", 10, codes), ("sanitizer", 45, sanitizer)]

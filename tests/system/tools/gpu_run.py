@@ -87,7 +87,7 @@ for budget in sys.argv[sys.argv.index("--budgets") + 1].split(","):
     prompt = int(sys.argv[sys.argv.index("--prompt-tokens") + 1])
     print(json.dumps({"budget": float(budget), "prompt": prompt, "tpot_ms": 2, "ttft_ms": 3,
                       "prefill_per_s": 4, "hit_rate": 1, "graphs": 0.75, "bytes_per_step": 0,
-                      "wait_ms_per_step": 0}), flush=True)
+                      "wait_ms_per_step": 0, "waits": 1.5}), flush=True)
 """)
     return folder
 
@@ -135,7 +135,7 @@ print("goodbye {}")
 def a_cell_that_fails(bundle):
     good = (bundle.folder / "gpu_bench_model").read_text().split("sys, time\n", 1)[1]
     program(bundle.folder / "gpu_bench_model", """
-if "lru" in sys.argv:
+if "lru" in sys.argv and not {"--graphs", "--predict"} & set(sys.argv):
     sys.exit("out of luck")
 if "hot-table" in sys.argv:
     print("{ this is cut", flush=True)
@@ -145,6 +145,9 @@ if "hot-table" in sys.argv:
     rows = bundle.rows()
     names = ("cost 2.00 ms (100 % hits, 75 % graphs)", "layers 2.00", "hot 2.00")
     check("no cells", all(name in rows["model: batch 1, 100 %"] for name in names), rows)
+    check("no waits", "cost 1.5, " in rows["model: batch 1, 100 %: waits of the host"] and
+          "host 1.5, gate 1.5 per step" in rows["model: batch 1, 100 %: waits of the host"] and
+          "host 2.00 ms, gate 2.00 ms" in rows["model: batch 1, 100 %: graphs off, gate"], rows)
     check("a cell behind is lost", "layers" in rows["model: batch 1, 50 %"] and
           "4 tokens/s" in str(rows), rows)
     check("no word of it", "out of luck" in rows["model: demand, batch 1, prompt 8"] and
@@ -191,6 +194,58 @@ def an_end_from_outside(bundle):
     check("not interrupted", process.returncode == 130, text)
     check("no table", "laws: driver's laws" in text and
           "laws: driver's laws" in bundle.rows(), text)
+    stand_ins(bundle.folder)
+
+
+def kernels_that_are_needed(bundle):
+    """Figures of graph and model count only where no kernel of a step is wrong."""
+    good = (bundle.folder / "gpu_check_kernels").read_text().split("sys, time\n", 1)[1]
+
+    def verdicts_with(lines):
+        program(bundle.folder / "gpu_check_kernels", good.replace("mp_embed 3 cases, 0 wrong", lines))
+        code, text = bundle.run("--steps", "kernels")
+        return code, {row.split(" | ")[1] for name, row in bundle.rows().items()
+                      if name.startswith("model")}, text
+
+    code, text = bundle.run("--fresh", "--steps", "model")
+    before = {row.split(" | ")[1] for name, row in bundle.rows().items() if name.startswith("model")}
+    check("not good before", "invalid" not in before, text)
+    for name in ("mp_project1_bf16", "mp_route1_bf16", "mp_attend_f32", "mp_sample_list", "mp_sample",
+                 "mp_experts_down1_bf16"):
+        code, found, text = verdicts_with(f"{name} 3 cases, 1 wrong")
+        check(f"{name} is wrong, and the model's rows are {found}", found == {"invalid"} and code == 1, text)
+    code, found, text = verdicts_with("mp_tensor_bf16 3 cases, 1 wrong\\nmp_gemv1_q4_k 3 cases, 1 wrong")
+    check(f"kernels that the model does not need make its rows {found}", found == before, text)
+    program(bundle.folder / "gpu_check_kernels", "sys.exit(5)\n")
+    code, text = bundle.run("--steps", "kernels")
+    check("check_kernels died", "| invalid | cost 2.00" in bundle.rows()["model: batch 1, 100 %"], text)
+    stand_ins(bundle.folder)
+    code, text = bundle.run("--steps", "kernels")
+    check("right again", "invalid" not in str(bundle.rows()), text)
+
+
+def ways(bundle):
+    """Each way has the tokens of the CPU, and all ways on the device the same logits."""
+    good = (bundle.folder / "moepager").read_text().split("sys, time\n", 1)[1]
+    logits = "\nif '--logits-out' in sys.argv:\n" \
+             "    open(sys.argv[sys.argv.index('--logits-out') + 1], 'w').write(%s)\n"
+
+    def rows_with(what):
+        program(bundle.folder / "moepager", good + logits % what)
+        return bundle.run("--steps", "ways"), [row.split(" | ")[1] for name, row in bundle.rows().items()
+                                               if name.startswith("ways")]
+
+    (code, text), found = rows_with("'the same'")
+    check("four rows", found == ["ok"] * 4 and code == 0, text)
+    (code, text), found = rows_with("'other' if 'off' in sys.argv and 'bf16' in sys.argv else ''")
+    check("graphs off", found == ["ok", "WRONG", "ok", "ok"] and code == 1, text)
+    (code, text), found = rows_with("'other' if 'gate' in sys.argv else ''")
+    check("gate", found == ["WRONG"] * 4, text)
+    program(bundle.folder / "moepager", (good + logits % "''").replace(
+        '"tokens": [1]', '"tokens": [int("cpu" in sys.argv and "f16" in sys.argv)]'))
+    code, text = bundle.run("--steps", "ways")
+    check("tokens", "| WRONG | other tokens" in bundle.rows()["ways: KV cache f16"] and
+          "| ok | the same tokens" in bundle.rows()["ways: KV cache bf16"], text)
     stand_ins(bundle.folder)
 
 
@@ -260,7 +315,7 @@ def short(folder):
     verdicts()
     tensor_cores_are_earned()
     for case in (a_step_that_hangs, json_with_company, a_cell_that_fails, a_full_disk,
-                 an_end_from_outside, no_driver):
+                 an_end_from_outside, kernels_that_are_needed, ways, no_driver):
         print(case.__name__, flush=True)
         case(bundle)
     check("other files", {path.name for path in bundle.out.iterdir()} <= FILES)
@@ -284,7 +339,8 @@ def everything(build, folder):
     check(f"the dry run ended with {code}", code == 0, text)
     for part in ("8 of 8 settings", "<= 1.02", ">= 0.85 of copy", "cost/static <= 1.02",
                  "project ", " + route ", " + combine ", "| of read |", "experts bf16 8 of 128, list of 8,",
-                 "sample_list, sample of",
+                 "sample_list, sample of", "KV cache f32 | ok", "KV cache bf16 | ok", "KV cache f16 | ok",
+                 "Q4_K_M | ok", "waits of the host |", "graphs off, gate |",
                  "% graphs)", "batch 1, graph: early / not | ok", "batch 8, graph: early / not | ok", "prefill, own", "prefill, tensor b1 p16 100 |", "driver's error codes", " 0 wrong", "on the device: took part | ok", "CPU: took part | ok",
                  "on the device: text | ok", "CPU: text | ok"):
         check(f"no '{part}' in the table", part in rows, text)
