@@ -34,6 +34,7 @@
 #define REPEATS_MAX 99
 #define LAUNCHES 20
 #define EXPERTS 8 /* of a token */
+#define CACHES 12 /* of keys and values, for as many layers one after another */
 #define OF 128    /* experts of a layer */
 #define WORKS_MAX OF
 #define ROWS_BYTES 16384 /* numbers of rows, behind the lists */
@@ -49,7 +50,8 @@ struct bench {
     bool json, small;
     double read_gbps, copy_gbps;
     struct layer_shape shape;
-    struct layer_at at; /* of the first layer */
+    struct layer_at at;      /* of the first layer */
+    uint64_t kv_cache_bytes; /* of its keys, or values */
 };
 
 /* One thing to measure: queue() queues launch number `n` of it. */
@@ -81,6 +83,8 @@ static enum mp_status queue_layer(struct bench *b, const struct item *item, unsi
     enum mp_status status = MP_OK;
 
     at.weights += n % ((b->weight_bytes - layer_bytes(&b->shape)) / item->step + 1) * item->step;
+    at.k_cache += n % CACHES * 2 * b->kv_cache_bytes;
+    at.v_cache += n % CACHES * 2 * b->kv_cache_bytes;
     at.work += (uint64_t)(n % LAUNCHES) * EXPERTS * sizeof(struct mp_cuda_expert);
     layer_launches(&b->shape, &at, list);
     for (unsigned k = item->first; k < item->end && status == MP_OK; k++)
@@ -486,8 +490,9 @@ static enum mp_status open_layer(struct bench *b)
     b->at.norms = take(&next, s->hidden * sizeof(float));
     b->at.rotations = take(&next, (uint64_t)s->ctx * s->head_dim / 2 * sizeof(float));
     b->at.turn = take(&next, 2 * s->heads * sizeof(uint32_t));
-    b->at.k_cache = take(&next, (uint64_t)s->ctx * s->kv_heads * s->head_dim * sizeof(float));
-    b->at.v_cache = take(&next, (uint64_t)s->ctx * s->kv_heads * s->head_dim * sizeof(float));
+    b->kv_cache_bytes = mp_wtype_bytes(s->kv_type, (uint64_t)s->ctx * s->kv_heads * s->head_dim);
+    b->at.k_cache = take(&next, CACHES * 2 * b->kv_cache_bytes);
+    b->at.v_cache = b->at.k_cache + b->kv_cache_bytes;
     status = mp_gpu_clear(b->gpu, b->stream, b->y, next - b->y);
     /* What weights are made of is as good for numbers: not zero, and finite. */
     if (status == MP_OK)

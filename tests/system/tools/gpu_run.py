@@ -4,8 +4,8 @@
 usage: tests/system/tools/gpu_run.py short|all BUILD FOLDER
 
 short   programs that say what the test wants stand in for those of the bundle: a step that hangs, a
-        warning before the JSON, no JSON, a cell that fails, a full disk, an end from outside, no
-        driver. Each time the summary is whole and the other steps are there. What counts as met,
+        warning before the JSON, no JSON, a cell that fails, a full disk, an end from outside, a
+        wrong kernel, other logits, no driver. Each time the summary is whole and the other steps are there. What counts as met,
         and where the model goes, is asked of the functions.
 all     everything is packed, moved, and run from there on the driver without a device, with nothing
         in the environment; nothing is written but the four files and the work folder
