@@ -180,6 +180,9 @@ set_tests_properties(system/families/llama PROPERTIES TIMEOUT 300 SKIP_RETURN_CO
 mp_test(model/gguf/quantised_test LIBS mp_engine PkgConfig::JANSSON m SOURCES tests/model/harness.c
     tests/model/rewrite.c tests/model/tiny_model.c ${TO_GGUF} VARIANTS cpu cuda tensor TIMEOUT 300)
 mp_fake_cuda(model/gguf/quantised_test cuda tensor)
+mp_test(model/gguf/quantised_families_test LIBS mp_engine PkgConfig::JANSSON m
+    SOURCES tests/model/harness.c tests/model/gguf/twin_runs.c tests/model/rewrite.c
+    tests/model/tiny_model.c ${TO_GGUF} TIMEOUT 600)
 mp_test(model/gguf/gguf_refusals_test LIBS mp_engine PkgConfig::JANSSON SOURCES tests/model/harness.c
     tests/model/rewrite.c tests/model/tiny_model.c ${TO_GGUF} WRAP LABELS fault TIMEOUT 300)
 mp_test(model/gguf/convert_test LIBS mp_engine PkgConfig::JANSSON m SOURCES tests/model/harness.c

@@ -2,8 +2,6 @@
  * make_twin MODEL ARCH OUT.gguf [CHANGES]: a model directory as a GGUF file of floats, as `repack`
  * writes it, for tests/system/families/llama_test.py. CHANGES: keys of config.json, as JSON.
  */
-#include <jansson.h>
-
 #include "tests/model/gguf/convert.h"
 #include "tests/model/gguf/twin_runs.h"
 
@@ -29,23 +27,6 @@ static void shorten(struct rewritten *tensor)
     }
 }
 
-/* A model's config.json with these keys. The caller frees it. */
-static char *changed_config(const char *model, const char *changes)
-{
-    char path[PATH_BYTES], *text;
-    json_t *root, *more = json_loads(changes, 0, NULL);
-
-    snprintf(path, sizeof(path), "%s/config.json", model);
-    root = json_load_file(path, 0, NULL);
-    CHECK(root != NULL && more != NULL);
-    CHECK_EQ(json_object_update(root, more), 0);
-    text = json_dumps(root, 0);
-    CHECK(text != NULL);
-    json_decref(more);
-    json_decref(root);
-    return text;
-}
-
 int main(int argc, char **argv)
 {
     static const char *const values[] = { "\"linear_value_head_dim\": 12",
@@ -64,7 +45,7 @@ int main(int argc, char **argv)
         fprintf(stderr, "usage: make_twin MODEL ARCH OUT.gguf [CHANGES]\n");
         return 2;
     }
-    changed = argc == 5 ? changed_config(argv[1], argv[4]) : NULL;
+    changed = argc == 5 ? twin_changed_config(argv[1], argv[4]) : NULL;
     if (strcmp(argv[2], "gpt-oss") == 0)
         rewrite_model(argv[1], model, twin_config(argv[1], positions), rewrite_as_f32);
     else if (strcmp(argv[2], "qwen2moe") == 0)

@@ -4,6 +4,8 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "kernels/cpu/types.h"
+
 /*
  * A model directory written once more as a GGUF file, as converters do it: experts of a layer
  * stacked, norms, biases and routers widened to F32, rows of queries and keys side by side where
@@ -30,6 +32,11 @@ struct to_gguf {
     const float *divisors; /* of frequencies; NULL: none */
     /* Names of the tensors that have them, up to three; NULLs: "rope_freqs.weight" alone. */
     const char *lists[3];
+    /* The type that a matrix in F32 is rounded to, by its name and columns, in the order of the
+     * file; routers and biases are not asked for. With as_floats the numbers so rounded stay in
+     * F32. NULL: matrices are as they are. */
+    enum mp_wtype (*type_of)(const char *name, uint64_t cols);
+    bool as_floats;
     const char *leave;  /* a tensor that is left out; NULL: none */
     const char *retype; /* a tensor that says that it is of type `type`; NULL: none */
     uint32_t type;

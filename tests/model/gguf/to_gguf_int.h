@@ -22,8 +22,18 @@ struct part {
     uint64_t entry_count, tensor_count;
 };
 
+/* A matrix whose numbers are rounded when all of them are there. */
+struct rounded {
+    struct part *part; /* NULL: none */
+    FILE *floats;
+    char *text;
+    size_t bytes, cols;
+    enum mp_wtype type;
+};
+
 struct writer {
     const struct to_gguf *job;
+    struct rounded rounded;
     struct part parts[PARTS_MAX];
     uint32_t tensors; /* so far */
     bool changed;

@@ -1,4 +1,5 @@
 /* A model directory as a GGUF file: its tensors; see to_gguf.h. */
+#include "kernels/cpu/quant/encode.h"
 #include "tests/model/gguf/to_gguf_int.h"
 #include "vmm/format/gguf_types.h"
 
@@ -14,22 +15,72 @@ static uint32_t type_number(enum mp_wtype type)
     return 0;
 }
 
+/* The last matrix that was begun, if it is to be rounded: row by row. */
+static void end_rounded(struct writer *w)
+{
+    struct rounded *r = &w->rounded;
+    char *blocks;
+    float *row;
+
+    if (r->part == NULL)
+        return;
+    CHECK_EQ(fclose(r->floats), 0);
+    CHECK(r->bytes > 0 && r->bytes % (r->cols * sizeof(*row)) == 0);
+    blocks = malloc(mp_wtype_bytes(r->type, r->cols));
+    row = malloc(r->cols * sizeof(*row));
+    CHECK(blocks != NULL && row != NULL);
+    for (size_t at = 0; at < r->bytes; at += r->cols * sizeof(*row)) {
+        memcpy(row, r->text + at, r->cols * sizeof(*row));
+        mp_quant_encode(r->type, blocks, row, NULL, r->cols);
+        mp_wtype_info(r->type)->convert(row, blocks, r->cols);
+        if (w->job->as_floats)
+            fwrite(row, sizeof(*row), r->cols, r->part->data);
+        else
+            fwrite(blocks, 1, mp_wtype_bytes(r->type, r->cols), r->part->data);
+    }
+    free(blocks);
+    free(row);
+    free(r->text);
+    *r = (struct rounded){ 0 };
+}
+
+/* The type that the file has; one that is to be rounded is begun. */
+static enum mp_wtype begin_rounded(struct writer *w, struct part *part, const char *name,
+                                   enum mp_wtype type, const uint64_t *shape, uint32_t dims)
+{
+    struct rounded *r = &w->rounded;
+
+    if (w->job->type_of == NULL || type != MP_WTYPE_F32 || dims < 2 ||
+        strstr(name, ".bias") != NULL || strstr(name, "ffn_gate_inp") != NULL)
+        return type;
+    r->type = w->job->type_of(name, shape[dims - 1]);
+    if (r->type < MP_WTYPE_PLAIN_COUNT)
+        return type;
+    r->part = part;
+    r->cols = shape[dims - 1];
+    r->floats = open_memstream(&r->text, &r->bytes);
+    CHECK(r->floats != NULL);
+    return w->job->as_floats ? type : r->type;
+}
+
 FILE *to_gguf_begin(struct writer *w, const char *name, enum mp_wtype type, const uint64_t *shape,
                     uint32_t dims)
 {
     struct part *part = &w->parts[w->tensors++ % w->job->parts];
     const bool retype = w->job->retype != NULL && strcmp(w->job->retype, name) == 0;
 
+    end_rounded(w);
     while (ftell(part->data) % w->job->align_bytes != 0)
         fputc(0, part->data);
     put_text(part->tensors, name, strlen(name));
     put(part->tensors, dims, 4);
     for (uint32_t d = 0; d < dims; d++)
         put(part->tensors, shape[dims - 1 - d], 8);
+    type = begin_rounded(w, part, name, type, shape, dims);
     put(part->tensors, retype ? w->job->type : type_number(type), 4);
     put(part->tensors, (uint64_t)ftell(part->data), 8);
     part->tensor_count++;
-    return part->data;
+    return w->rounded.part != NULL ? w->rounded.floats : part->data;
 }
 
 /* The same of latent attention, whose heads rotate in their last elements. */
@@ -312,4 +363,5 @@ void to_gguf_tensors(struct writer *w)
         if (w->config.linear[layer] && w->config.delta.key_heads > 0)
             to_gguf_delta(w, layer);
     }
+    end_rounded(w);
 }

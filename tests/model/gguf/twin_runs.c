@@ -1,6 +1,8 @@
 /* Running models as directories and as GGUF files; see twin_runs.h. */
 #include "tests/model/gguf/twin_runs.h"
 
+#include <jansson.h>
+
 #include "tests/model/harness.h"
 #include "tests/model/rewrite.h"
 #include "tests/support/test.h"
@@ -84,6 +86,22 @@ const char *twin_config(const char *model, const char *const *pairs)
                  found + strlen(pairs[0]));
     }
     return out;
+}
+
+char *twin_changed_config(const char *model, const char *changes)
+{
+    char path[PATH_BYTES], *text;
+    json_t *root, *more = json_loads(changes, 0, NULL);
+
+    snprintf(path, sizeof(path), "%s/config.json", model);
+    root = json_load_file(path, 0, NULL);
+    CHECK(root != NULL && more != NULL);
+    CHECK_EQ(json_object_update(root, more), 0);
+    text = json_dumps(root, 0);
+    CHECK(text != NULL);
+    json_decref(more);
+    json_decref(root);
+    return text;
 }
 
 void twin_directory(const char *source, const char *out, const char *config)

@@ -26,4 +26,7 @@ void twin_directory(const char *source, const char *out, const char *config);
 /* A model's config.json, in which texts are replaced, in pairs, where they first occur. */
 const char *twin_config(const char *model, const char *const *pairs);
 
+/* A model's config.json with other values of these keys, as JSON. The caller frees it. */
+char *twin_changed_config(const char *model, const char *changes);
+
 #endif
