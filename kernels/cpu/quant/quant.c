@@ -1,8 +1,8 @@
 /*
  * The choice of a variant at run time. MP_KERNELS_X86 and MP_KERNELS_NEON come from the build:
- * which vector files are part of it. A variant is used only after it has agreed with plain C on a
- * small product of every type: a processor, or an emulator of one, may announce what it does not do
- * right.
+ * which vector files are part of it. A variant is used only after it has agreed with plain C on
+ * small products of every type, by every kind of tile: a processor, or an emulator of one, may
+ * announce what it does not do right.
  */
 #include "kernels/cpu/quant/quant.h"
 
@@ -73,9 +73,15 @@ const char *const mp_quant_names[] = { NULL };
 static const struct candidate candidates[] = { { NULL, NULL } };
 #endif
 
-#define ROWS 5
-#define TOKENS 3
+#define ROWS 11   /* of one token: two tiles of four, a pair and one */
+#define TOKENS 15 /* 8, 4, 2 and 1 */
 #define COLS 512
+#define START 0.25f /* what y holds before */
+
+struct operands {
+    unsigned char w[ROWS * COLS * 2];
+    float x[TOKENS * COLS], want[TOKENS * ROWS], got[TOKENS * ROWS], largest;
+};
 
 /* Any bytes are a block, but its 16-bit floats shall be moderate. */
 static void fill(unsigned char *w, size_t bytes, uint32_t *state)
@@ -99,36 +105,85 @@ void mp_quant_multiply_ref(const struct mp_quant_product *p, enum mp_wtype type)
                               p->cols, p->tokens);
 }
 
-static int agrees(const struct mp_quant *quant, enum mp_wtype type, uint32_t *state)
+/* In plain C, each row and each token's activations read once: all cuts have these sums. */
+static void sum_up(struct operands *o, enum mp_wtype type)
 {
-    const size_t row_bytes = mp_wtype_bytes(type, COLS);
-    unsigned char w[ROWS * COLS * 2];
-    float x[TOKENS * COLS], want[TOKENS * ROWS], got[TOKENS * ROWS], largest = 0;
-    struct mp_quant_product product = {
-        .y = got,
+    const struct mp_wtype_info *info = mp_wtype_info(type);
+    double x[COLS];
+    float rows[ROWS][COLS];
+
+    o->largest = 0;
+    for (size_t r = 0; r < ROWS; r++)
+        info->convert(rows[r], o->w + r * mp_wtype_bytes(type, COLS), COLS);
+    for (size_t t = 0; t < TOKENS; t++) {
+        mp_quant_rounded(x, o->x + t * COLS, info, COLS);
+        for (size_t r = 0; r < ROWS; r++) {
+            double sums[2] = { 0, 0 };
+
+            for (size_t c = 0; c < COLS; c += 2) {
+                sums[0] += (double)rows[r][c] * x[c];
+                sums[1] += (double)rows[r][c + 1] * x[c + 1];
+            }
+            o->want[t * ROWS + r] = (float)(sums[0] + sums[1]);
+            o->largest = fabsf(o->want[t * ROWS + r]) > o->largest ? fabsf(o->want[t * ROWS + r])
+                                                                   : o->largest;
+        }
+    }
+}
+
+/* One cut, whose sums are those of its first tokens. */
+static int agrees(const struct mp_quant *quant, enum mp_wtype type, struct operands *o,
+                  size_t tokens, size_t block_cols, int accumulate)
+{
+    const struct mp_quant_product product = {
+        .y = o->got,
         .y_stride = ROWS,
-        .w = w,
-        .w_row_bytes = row_bytes,
-        .x = x,
+        .w = o->w,
+        .w_row_bytes = mp_wtype_bytes(type, COLS),
+        .x = o->x,
         .x_stride = COLS,
         .rows = ROWS,
         .cols = COLS,
-        .tokens = TOKENS,
-        .block_cols = MP_QUANT_PART_COLS,
+        .tokens = tokens,
+        .block_cols = block_cols,
+        .accumulate = accumulate,
     };
+    const float start = o->largest * START;
 
-    fill(w, ROWS * row_bytes, state);
+    for (size_t i = 0; i < tokens * ROWS; i++)
+        o->got[i] = start;
+    quant->multiply[type](&product);
+    for (size_t i = 0; i < tokens * ROWS; i++) {
+        const float want = o->want[i] + (accumulate ? start : 0);
+
+        if (!(fabsf(want - o->got[i]) <= o->largest * 0x1p-14f))
+            return 0;
+    }
+    return 1;
+}
+
+/* Every kind of tile: of one token, as for decoding, of few, whose rows stand apart, and of many;
+ * both kinds of partial sums, which go to y or are added to it. */
+static int all_agree(const struct mp_quant *quant, enum mp_wtype type, uint32_t *state)
+{
+    static const struct {
+        size_t tokens, block_cols;
+        int accumulate;
+    } cuts[] = {
+        { 1, MP_QUANT_PART_COLS, 0 },      { 1, MP_KERNEL_BLOCK_COLS, 1 },
+        { 3, MP_QUANT_PART_COLS, 0 },      { 4, MP_KERNEL_BLOCK_COLS, 0 },
+        { TOKENS, MP_QUANT_PART_COLS, 0 }, { TOKENS, MP_KERNEL_BLOCK_COLS, 1 },
+    };
+    struct operands o;
+
+    fill(o.w, ROWS * mp_wtype_bytes(type, COLS), state);
     for (size_t i = 0; i < TOKENS * COLS; i++) {
         *state = *state * 1664525 + 1013904223;
-        x[i] = (float)(int32_t)*state * 0x1p-31f;
+        o.x[i] = (float)(int32_t)*state * 0x1p-31f;
     }
-    quant->multiply[type](&product);
-    product.y = want;
-    mp_quant_multiply_ref(&product, type);
-    for (size_t i = 0; i < TOKENS * ROWS; i++)
-        largest = fabsf(want[i]) > largest ? fabsf(want[i]) : largest;
-    for (size_t i = 0; i < TOKENS * ROWS; i++) {
-        if (!(fabsf(want[i] - got[i]) <= largest * 0x1p-14f))
+    sum_up(&o, type);
+    for (size_t i = 0; i < sizeof(cuts) / sizeof(cuts[0]); i++) {
+        if (!agrees(quant, type, &o, cuts[i].tokens, cuts[i].block_cols, cuts[i].accumulate))
             return 0;
     }
     return 1;
@@ -139,7 +194,7 @@ int mp_quant_passes(const struct mp_quant *quant)
     uint32_t state = 1;
 
     for (int type = 0; type < MP_WTYPE_COUNT; type++) {
-        if (quant->multiply[type] != NULL && !agrees(quant, (enum mp_wtype)type, &state))
+        if (quant->multiply[type] != NULL && !all_agree(quant, (enum mp_wtype)type, &state))
             return 0;
     }
     return 1;

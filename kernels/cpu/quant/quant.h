@@ -45,7 +45,7 @@ struct mp_quant {
 extern const char *const mp_quant_names[];
 
 /* The variant called `name`, or NULL: there is none, this processor has not what it needs, or it
- * fails the self-test, a small product of each type against plain C. */
+ * fails the self-test, small products of each type, by each kind of tile, against plain C. */
 const struct mp_quant *mp_quant_find(const char *name);
 
 /* The self-test; false: the variant must not be used. */

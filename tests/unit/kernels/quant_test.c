@@ -344,6 +344,108 @@ static void the_self_test_sees_each_type(void)
     }
 }
 
+/* ---- tiles that are wrong */
+
+static const struct mp_quant *honest;
+static unsigned spoiled; /* of spoils[] */
+
+/* All products but those of a kind of tile, of a cut or of a mode are right. */
+static int spoils_one(const struct mp_quant_product *p, size_t r, size_t t)
+{
+    return p->tokens == 1 && r < p->rows / 4 * 4 && t == 0;
+}
+
+static int spoils_rest_of_one(const struct mp_quant_product *p, size_t r, size_t t)
+{
+    return p->tokens == 1 && r == p->rows - 1 && t == 0;
+}
+
+static int spoils_eight(const struct mp_quant_product *p, size_t r, size_t t)
+{
+    return t < p->tokens / 8 * 8 && r == 0;
+}
+
+static int spoils_four(const struct mp_quant_product *p, size_t r, size_t t)
+{
+    return p->tokens > 8 && t >= p->tokens / 8 * 8 && t < p->tokens / 4 * 4 && r == 1;
+}
+
+static int spoils_four_apart(const struct mp_quant_product *p, size_t r, size_t t)
+{
+    return p->tokens == 4 && r < p->rows / 2 * 2 && t == 3;
+}
+
+static int spoils_two(const struct mp_quant_product *p, size_t r, size_t t)
+{
+    return p->tokens > 4 && p->tokens % 4 >= 2 && t == p->tokens / 4 * 4 + 1 && r == 0;
+}
+
+static int spoils_blocks(const struct mp_quant_product *p, size_t r, size_t t)
+{
+    return p->block_cols == MP_KERNEL_BLOCK_COLS && !p->accumulate && r + t == 0;
+}
+
+static int spoils_accumulated(const struct mp_quant_product *p, size_t r, size_t t)
+{
+    return p->accumulate && p->tokens == 1 && r + t == 0;
+}
+
+static int spoils_many_accumulated(const struct mp_quant_product *p, size_t r, size_t t)
+{
+    return p->accumulate && p->tokens >= 8 && r + t == 0;
+}
+
+static int (*const spoils[])(const struct mp_quant_product *p, size_t r, size_t t) = {
+    spoils_one,    spoils_rest_of_one, spoils_eight,
+    spoils_four,   spoils_four_apart,  spoils_two,
+    spoils_blocks, spoils_accumulated, spoils_many_accumulated
+};
+
+static void spoil(const struct mp_quant_product *p, enum mp_wtype type)
+{
+    honest->multiply[type](p);
+    for (size_t t = 0; t < p->tokens; t++) {
+        for (size_t r = 0; r < p->rows; r++) {
+            if (spoils[spoiled](p, r, t))
+                p->y[t * p->y_stride + r] *= 1.5f;
+        }
+    }
+}
+
+#define X(TYPE, name, ...)                                     \
+    static void spoil_##name(const struct mp_quant_product *p) \
+    {                                                          \
+        spoil(p, MP_WTYPE_##TYPE);                             \
+    }
+MP_QUANT_MAP(X)
+#undef X
+
+/* A variant with a tile of one kind, or a mode, that is wrong for one type is not used. */
+static void the_self_test_sees_each_tile(void)
+{
+#define X(TYPE, name, ...) [MP_WTYPE_##TYPE] = spoil_##name,
+    static void (*const wrong[MP_WTYPE_COUNT])(
+        const struct mp_quant_product *) = { MP_QUANT_MAP(X) };
+#undef X
+
+    for (size_t i = 0; mp_quant_names[i] != NULL; i++) {
+        honest = mp_quant_find(mp_quant_names[i]);
+        for (spoiled = 0; honest != NULL && spoiled < sizeof(spoils) / sizeof(spoils[0]);
+             spoiled++) {
+            for (int type = MP_WTYPE_PLAIN_COUNT; type < MP_WTYPE_COUNT; type++) {
+                struct mp_quant broken = *honest;
+
+                broken.multiply[type] = wrong[type];
+                if (mp_quant_passes(&broken)) {
+                    fprintf(stderr, "%s: %s passes with fault %u\n", honest->name,
+                            mp_wtype_name((enum mp_wtype)type), spoiled);
+                    exit(1);
+                }
+            }
+        }
+    }
+}
+
 int main(void)
 {
     RUN(variants_are_found_by_name);
@@ -352,5 +454,6 @@ int main(void)
     RUN(extremes_do_not_overflow);
     RUN(all_kernels_take_them);
     RUN(the_self_test_sees_each_type);
+    RUN(the_self_test_sees_each_tile);
     return 0;
 }
