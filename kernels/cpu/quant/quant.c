@@ -118,13 +118,13 @@ static void sum_up(struct operands *o, enum mp_wtype type)
     for (size_t t = 0; t < TOKENS; t++) {
         mp_quant_rounded(x, o->x + t * COLS, info, COLS);
         for (size_t r = 0; r < ROWS; r++) {
-            double sums[2] = { 0, 0 };
+            double sums[4] = { 0 };
 
-            for (size_t c = 0; c < COLS; c += 2) {
-                sums[0] += (double)rows[r][c] * x[c];
-                sums[1] += (double)rows[r][c + 1] * x[c + 1];
+            for (size_t c = 0; c < COLS; c += 4) {
+                for (size_t i = 0; i < 4; i++)
+                    sums[i] += (double)rows[r][c + i] * x[c + i];
             }
-            o->want[t * ROWS + r] = (float)(sums[0] + sums[1]);
+            o->want[t * ROWS + r] = (float)(sums[0] + sums[1] + sums[2] + sums[3]);
             o->largest = fabsf(o->want[t * ROWS + r]) > o->largest ? fabsf(o->want[t * ROWS + r])
                                                                    : o->largest;
         }
