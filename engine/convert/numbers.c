@@ -284,6 +284,8 @@ static void put_channels(const struct mp_convert *job, struct mp_gguf_out *out)
     put_u32(job, out, keys->expert_ffn, c->expert_ffn);
     if (shared)
         put_u32(job, out, keys->shared_ffn, c->shared_ffn);
+    else if (c->shared_ffn != 0) /* beside their number, for llama.cpp's ERNIE */
+        put_u32(job, out, "expert_shared_feed_forward_length", c->shared_ffn);
 }
 
 void mp_convert_numbers(const struct mp_convert *job, struct mp_gguf_out *out)

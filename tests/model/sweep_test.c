@@ -2,7 +2,8 @@
  * The budget never shows in the output: logits of a prompt and 16 further tokens, and the likeliest
  * token of each, are bit-identical to those with everything resident, for 12 budgets from the
  * smallest to all, with and without prefetch, for one and four sequences, with direct and buffered
- * reads, over policies, profiles and threads, for all models of the tests.
+ * reads, over policies, profiles and threads, for all models of the tests; prompts cut into batches
+ * of 1, 5, 7 and 512 tokens, and the first of four sequences also alone.
  *
  * Variants: cpu; cuda-0 to cuda-4, every profile at one of five budgets on a CUDA device, here the
  * driver without one (tests/device/fakecuda), which computes every expert.
@@ -103,6 +104,30 @@ static void check_same(const float *got, const struct run *run, uint32_t vocab, 
     }
 }
 
+/* What a batch may hold: less than the prompts, but a token of each sequence. */
+static uint32_t batch_of(uint32_t i, uint32_t sequences)
+{
+    static const uint32_t tokens[] = { 512, 1, 5, 7 };
+    const uint32_t max = tokens[i % MP_ARRAY_LEN(tokens)];
+
+    return max > sequences ? max : sequences;
+}
+
+/* The first sequence has the logits that it has among others. */
+static void check_alone(struct harness_options options, const struct run *run, uint32_t vocab)
+{
+    struct run alone = *run;
+    struct mp_counters counters;
+    float *got = calloc(1, run->bytes);
+
+    CHECK(got != NULL);
+    alone.bytes /= options.sequences;
+    options.sequences = 1;
+    run_once(&options, &alone, got, &counters);
+    check_same(got, &alone, vocab, "the first sequence alone", options.budget_bytes);
+    free(got);
+}
+
 static void sweep(const char *model, const char *expect, const char *batch, const char *kernels)
 {
     static const char *const profiles[] = { "lru", "gate-lru" };
@@ -126,6 +151,7 @@ static void sweep(const char *model, const char *expect, const char *batch, cons
                 plan.smallest_bytes + (plan.full_bytes - plan.smallest_bytes) * i / (BUDGETS - 1);
             options.policies.profile = profiles[p];
             options.threads = 1 + i % 2;
+            options.tokens_max = batch_of(i + p, options.sequences);
             options.no_uring = i % 3 == 2;
             options.io_mode = i % 2 ? MP_IO_BUFFERED : MP_IO_AUTO;
             memset(got, 0, run.bytes);
@@ -140,6 +166,7 @@ static void sweep(const char *model, const char *expect, const char *batch, cons
     /* Prefetch was really off, and really on. */
     CHECK_EQ(issued[0], 0);
     CHECK(issued[1] > 0);
+    check_alone(options, &run, vocab);
     free(got);
     close_input(&run);
 }

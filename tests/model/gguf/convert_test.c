@@ -216,6 +216,28 @@ static double distance(const float *got, const float *want, size_t count)
     return sqrt(errors / squares);
 }
 
+/* Two experts of 24 that are always used: llama.cpp asks for their number and, of ERNIE, for their
+ * channels. */
+static void counted_experts_have_channels(void)
+{
+    const char *out = in_tmpdir("counted.gguf");
+    char *config = twin_changed_config(DATA "ernie4_5_moe-a", "{\"num_hidden_layers\": 3}");
+    const char *model = in_tmpdir("counted");
+    struct mp_gguf *gguf;
+    uint64_t count = 0, channels = 0;
+
+    rewrite_model(DATA "ernie4_5_moe-a", model, config, rewrite_as_f32);
+    free(config);
+    convert(model, out, "f32");
+    CHECK_EQ(mp_gguf_open(out, &gguf), MP_OK);
+    CHECK(mp_gguf_as_u64(mp_gguf_find_value(gguf, "ernie4_5-moe.expert_shared_count"), &count));
+    CHECK(mp_gguf_as_u64(mp_gguf_find_value(gguf, "ernie4_5-moe.expert_shared_feed_forward_length"),
+                         &channels));
+    CHECK_EQ(count, 2);
+    CHECK_EQ(channels, 48);
+    mp_gguf_close(gguf);
+}
+
 /* The trained model, whose rows of 128 and 96 are no blocks of 256, in every type. */
 static void types_run_near_the_source(void)
 {
@@ -404,6 +426,7 @@ int main(void)
     RUN(families_give_the_same_bits);
     RUN(other_orders_give_the_same_bits);
     RUN(scaled_positions_give_the_same_bits);
+    RUN(counted_experts_have_channels);
     RUN(types_run_near_the_source);
     RUN(the_mixture_is_the_published_one);
     RUN(a_file_of_a_file_is_that_of_the_directory);
