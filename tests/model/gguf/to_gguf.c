@@ -357,7 +357,7 @@ static void save(struct writer *w, uint32_t no)
     file = fopen(path, "wb");
     CHECK(file != NULL);
     fputs("GGUF", file);
-    put(file, 3, 4);
+    put(file, w->job->version != 0 ? w->job->version : 3, 4);
     put(file, part->tensor_count, 8);
     put(file, part->entry_count, 8);
     for (unsigned i = 0; i < 3; i++) {

@@ -22,6 +22,7 @@ struct to_gguf {
     const char *model; /* directory */
     const char *arch;  /* "qwen3moe" */
     const char *path;  /* NAME.gguf; with parts NAME-00001-of-00003.gguf and so on are written */
+    uint32_t version;  /* of the format; 0: the newest */
     uint32_t align_bytes;
     uint32_t parts;     /* 1: the file is whole */
     const char *pre;    /* with the tokenizer of the directory, and this pre-tokenizer; NULL: ids */

@@ -130,6 +130,7 @@ void twin_check(const char *source, const char *arch, const char *config,
     to_gguf(&job);
     check_budgets(job.path, want, bytes);
     job.align_bytes = 4096;
+    job.version = 2;
     to_gguf(&job);
     check_budgets(job.path, want, bytes);
     job.align_bytes = 8;

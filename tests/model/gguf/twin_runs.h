@@ -15,8 +15,8 @@ struct twin_how {
 float *twin_logits(const char *model, uint64_t budget_bytes, size_t *bytes_p);
 
 /* The directory, with another config.json if that is not NULL, and the file that is made of it, in
- * several alignments, whole and in parts, at three budgets, give the same bits. how: NULL: as newer
- * converters do it. */
+ * several alignments and versions of the format, whole and in parts, at three budgets, give the
+ * same bits. how: NULL: as newer converters do it. */
 void twin_check(const char *source, const char *arch, const char *config,
                 const struct twin_how *how);
 
