@@ -563,6 +563,8 @@ mp_test(unit/engine/cluster/cluster_message_test LIBS mp_engine m)
 mp_test(unit/engine/cluster/cluster_choose_test LIBS mp_engine m)
 mp_test(model/cluster/cluster_fault_test LIBS mp_engine m SOURCES tests/model/cluster/team.c
     tests/model/cluster/loopback.c tests/model/harness.c tests/support/npy.c WRAP TIMEOUT 120)
+mp_test(model/cluster/cluster_loss_test LIBS mp_engine m SOURCES tests/model/cluster/team.c
+    tests/model/cluster/loopback.c tests/model/harness.c tests/support/npy.c TIMEOUT 240)
 mp_test(model/cluster/cluster_hello_test LIBS mp_engine m SOURCES tests/model/cluster/loopback.c
     tests/model/harness.c tests/support/npy.c)
 mp_test(model/cluster/cluster_fetch_test LIBS mp_engine m SOURCES tests/model/cluster/loopback.c

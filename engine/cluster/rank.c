@@ -48,6 +48,7 @@ static void lose(struct mp_rank *rank, uint32_t peer, const char *why)
     if (rank->leaving && rank->peer[peer].done)
         return; /* it has left, as this one is about to */
     rank->report.lost++;
+    rank->orphans = true;
     mp_log_warn("cluster", "rank %u is lost: %s; its experts are computed elsewhere", peer, why);
 }
 
@@ -105,7 +106,7 @@ static enum mp_status take(struct mp_rank *rank, uint32_t from, const struct mp_
     case MP_MESSAGE_REPLY: mp_rank_take_reply(rank, from, message); break;
     case MP_MESSAGE_REFUSE: mp_rank_take_refusal(rank, from, message); break;
     case MP_MESSAGE_STATS: mp_rank_take_stats(rank, from, message); break;
-    case MP_MESSAGE_PLACE: mp_rank_take_place(rank, message); break;
+    case MP_MESSAGE_PLACE: mp_rank_take_place(rank, from, message); break;
     case MP_MESSAGE_READY:
         rank->welcomes |= rank->peer[from].returning;
         rank->peer[from].returning = false;

@@ -2,7 +2,9 @@
  * Placements: the first one, and in each epoch a new one if it pays. The lowest live rank
  * schedules: it gets what all ranks used, decides, and sends the placement; each rank gets what
  * it is to keep, in the background; when all have it, the scheduler lets all switch, each between
- * two layers. If a rank dies before that, or it takes too long, all stay with what they had. A rank
+ * two layers. If a rank dies before that which was to keep some, or it takes too long, all stay
+ * with what they had. If one dies that was the only one to keep an expert, there is a new placement
+ * at once: whoever gets such an expert reads it from the model's file, as for the first one. A rank
  * that missed any of this is asked for what it does not keep, or does not ask who keeps it: that
  * takes time and changes no result. Its next BEAT shows it, and it gets the placement in use.
  */
@@ -36,6 +38,11 @@ uint32_t mp_rank_scheduler(const struct mp_rank *rank)
 static bool is_there(const struct mp_rank *rank, uint32_t p)
 {
     return p == rank->self || rank->peer[p].state == MP_PEER_LIVE;
+}
+
+static bool is_dead(const struct mp_rank *rank, uint32_t p)
+{
+    return p != rank->self && rank->peer[p].state == MP_PEER_LOST;
 }
 
 static double known_or(double value, double other)
@@ -97,6 +104,10 @@ static void fill_facts(struct mp_rank *rank, struct numbers *n)
         n->slots[p] = is_there(rank, p) ? peer->about.slots : 0;
         n->copy_s[p] = known_or(peer->load_s, read_s);
         n->page_s[p] = peer->about.reads ? n->copy_s[p] : -1;
+        if (is_dead(rank, p)) { /* its users ask for nothing */
+            memset(rank->sum_tokens + (size_t)p * rank->ids, 0, rank->ids * sizeof(double));
+            memset(rank->sum_calls + (size_t)p * rank->ids, 0, rank->ids * sizeof(double));
+        }
         seconds = rank->rank_seconds[p] > seconds ? rank->rank_seconds[p] : seconds;
         for (uint32_t q = 0; q < rank->ranks; q++) {
             const uint32_t pair = p * rank->ranks + q;
@@ -203,9 +214,10 @@ static void send_stats(struct mp_rank *rank, uint32_t to)
 
 /* ---- a new placement */
 
-static void begin_copying(struct mp_rank *rank, uint32_t epoch)
+static void begin_copying(struct mp_rank *rank, uint32_t from, uint32_t epoch)
 {
     rank->next_epoch = epoch;
+    rank->proposer = from;
     rank->copying = true;
     rank->peer[rank->self].ready = false;
     mp_rank_begin_move(rank, 2 * epoch);
@@ -215,6 +227,7 @@ static void begin_copying(struct mp_rank *rank, uint32_t epoch)
 static void go_back(struct mp_rank *rank)
 {
     rank->proposed = rank->copying = false;
+    rank->orphans = true; /* if it was to place some, they still have to be */
     mp_rank_begin_move(rank, 2 * rank->next_epoch + 1);
 }
 
@@ -251,9 +264,10 @@ void mp_rank_take_beat(struct mp_rank *rank, uint32_t from, uint32_t epoch)
     (void)mp_rank_send(rank, from, &head, sizeof(head));
 }
 
-/* `always`: a new placement, worse or not. */
+/* `always`: a new placement, worse or not. A scheduler that died may have used the next number. */
 static void decide(struct mp_rank *rank, bool always)
 {
+    const uint32_t epoch = mp_rank_last_epoch(rank) + 1 + rank->report.lost;
     const struct mp_place_ops *place = rank->config.place;
     const double horizon_s = (double)rank->config.horizon_ns / 1e9;
     struct numbers numbers = { { 0 }, { 0 }, { 0 }, { 0 }, { 0 }, { 0 } };
@@ -275,18 +289,18 @@ static void decide(struct mp_rank *rank, bool always)
     for (uint32_t p = 0; p < rank->ranks; p++) {
         rank->peer[p].ready = false;
         if (p != rank->self)
-            send_placement(rank, p, &rank->next, mp_rank_last_epoch(rank) + 1);
+            send_placement(rank, p, &rank->next, epoch);
     }
-    begin_copying(rank, mp_rank_last_epoch(rank) + 1);
+    begin_copying(rank, rank->self, epoch);
 }
 
-void mp_rank_take_place(struct mp_rank *rank, const struct mp_message *message)
+void mp_rank_take_place(struct mp_rank *rank, uint32_t from, const struct mp_message *message)
 {
     if (!rank->placed || message->head->epoch <= mp_rank_last_epoch(rank))
         return;
     rank->proposed = false; /* there is another scheduler */
     memcpy(rank->next.device, message->device, (size_t)rank->ranks * rank->ids * sizeof(uint16_t));
-    begin_copying(rank, message->head->epoch);
+    begin_copying(rank, from, message->head->epoch);
 }
 
 void mp_rank_take_switch(struct mp_rank *rank, uint32_t epoch)
@@ -324,7 +338,6 @@ static bool all_ready(const struct mp_rank *rank)
 
 static void follow_copies(struct mp_rank *rank)
 {
-    const uint32_t scheduler = mp_rank_scheduler(rank);
     struct mp_message_head head;
 
     mp_pager_fill_placed(mp_engine_pager(rank->engine), mp_rank_comes_elsewhere, rank);
@@ -336,8 +349,8 @@ static void follow_copies(struct mp_rank *rank)
         rank->peer[rank->self].ready = true;
         mp_rank_head(rank, &head, MP_MESSAGE_READY, sizeof(head));
         head.epoch = rank->next_epoch;
-        if (scheduler != rank->self)
-            (void)mp_rank_send(rank, scheduler, &head, sizeof(head));
+        if (rank->proposer != rank->self) /* who may schedule before this rank knows it */
+            (void)mp_rank_send(rank, rank->proposer, &head, sizeof(head));
     }
     if (!rank->proposed)
         return;
@@ -359,6 +372,49 @@ static bool all_placed(const struct mp_rank *rank)
     return all;
 }
 
+/* Is anything of the placement that comes on a dead rank, or was it a dead one's? */
+static bool cannot_come(const struct mp_rank *rank)
+{
+    bool dead = is_dead(rank, rank->proposer);
+
+    for (uint32_t p = 0; p < rank->ranks && !dead; p++) {
+        for (uint32_t id = 0; id < rank->ids && is_dead(rank, p) && !dead; id++)
+            dead = rank->next.device[(size_t)p * rank->ids + id] != 0;
+    }
+    return dead;
+}
+
+/* Is an expert kept by dead ranks only? */
+static bool any_orphan(const struct mp_rank *rank)
+{
+    bool any = false;
+
+    for (uint32_t id = 0; id < rank->ids && !any; id++) {
+        bool died = false, lives = false;
+
+        for (uint32_t p = 0; p < rank->ranks; p++) {
+            died |= is_dead(rank, p) && mp_rank_keeps(rank, p, id);
+            lives |= !is_dead(rank, p) && mp_rank_keeps(rank, p, id);
+        }
+        any = died && !lives;
+    }
+    return any;
+}
+
+/* True: a placement was proposed in which experts that only dead ranks kept are somewhere again, if
+ * there is room. */
+static bool place_orphans(struct mp_rank *rank)
+{
+    if (!rank->orphans || rank->proposed || mp_rank_scheduler(rank) != rank->self)
+        return false;
+    rank->orphans = false;
+    if (!any_orphan(rank) || (!rank->config.place->calls && rank->config.reads))
+        return false;
+    rank->epoch_ns = mp_rank_now_ns(rank);
+    decide(rank, true);
+    return true;
+}
+
 enum mp_status mp_rank_follow_epoch(struct mp_rank *rank)
 {
     const uint64_t now = mp_rank_now_ns(rank);
@@ -366,7 +422,7 @@ enum mp_status mp_rank_follow_epoch(struct mp_rank *rank)
 
     if (!rank->placed)
         return MP_OK;
-    if (rank->shrunk && rank->copying) /* what the dead rank was to keep would be nowhere */
+    if (rank->shrunk && rank->copying && cannot_come(rank))
         go_back(rank);
     rank->shrunk = false;
     follow_copies(rank);
@@ -380,6 +436,8 @@ enum mp_status mp_rank_follow_epoch(struct mp_rank *rank)
         decide(rank, true);
         return MP_OK;
     }
+    if (place_orphans(rank))
+        return MP_OK;
     if (rank->config.epoch_ns == 0 || rank->leaving || rank->proposed ||
         now - rank->epoch_ns < rank->config.epoch_ns)
         return MP_OK;

@@ -115,7 +115,9 @@ struct mp_rank {
     double *call_s, *row_s;            // (ranks, ranks): calls from one to another; 0: unknown
     uint32_t *slots;                   // (ranks)
     uint8_t *keeps;                    // (ids): enum mp_placed, as the pager was told
+    uint32_t proposer;                 /* of the one that comes */
     bool shrunk;                       /* a rank died since that was last looked at */
+    bool orphans;                      /* only dead ranks may keep some experts */
 
     /* The move to the placement that is there or comes (rank_move.c). */
     uint32_t move;         /* its number; 0: none yet */
@@ -246,7 +248,7 @@ enum mp_status mp_rank_take_hello(struct mp_rank *rank, uint32_t from,
 /* rank_epoch.c: place for the first time; what messages say; what time says. */
 enum mp_status mp_rank_place_first(struct mp_rank *rank) MP_MUST_CHECK;
 void mp_rank_take_stats(struct mp_rank *rank, uint32_t from, const struct mp_message *message);
-void mp_rank_take_place(struct mp_rank *rank, const struct mp_message *message);
+void mp_rank_take_place(struct mp_rank *rank, uint32_t from, const struct mp_message *message);
 void mp_rank_take_switch(struct mp_rank *rank, uint32_t epoch);
 void mp_rank_take_give_up(struct mp_rank *rank, uint32_t epoch);
 void mp_rank_take_beat(struct mp_rank *rank, uint32_t from, uint32_t epoch);

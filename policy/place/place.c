@@ -213,6 +213,13 @@ double mp_place_share(const struct mp_place_facts *facts, const struct mp_placem
     return steps > 0 && steps * (1 - silent) < sum ? steps * (1 - silent) / sum : 1;
 }
 
+/* A server without slots is not there, or will not be: what it kept before is not counted on. */
+static bool has(const struct mp_place_facts *facts, const struct mp_placement *placement,
+                uint32_t n, uint32_t id)
+{
+    return mp_place_keeps(facts, placement, n, id) && mp_place_room(facts, n) > 0;
+}
+
 /* The holder that server n asks for an expert, the lowest of equal ones; UINT32_MAX: there is none.
  */
 static uint32_t nearest(const struct mp_place_facts *facts, const struct mp_placement *placement,
@@ -227,8 +234,7 @@ static uint32_t nearest(const struct mp_place_facts *facts, const struct mp_plac
         const double asking = facts->calls[at] * share * facts->call_s[pair] +
                               facts->tokens[at] * facts->token_s[pair];
 
-        if (m != n && mp_place_keeps(facts, placement, m, id) &&
-            (best == UINT32_MAX || asking < least)) {
+        if (m != n && has(facts, placement, m, id) && (best == UINT32_MAX || asking < least)) {
             best = m;
             least = asking;
         }
@@ -253,7 +259,7 @@ static double misses_s(const struct mp_place_ops *ops, const struct mp_place_fac
         uint32_t from;
         double rows = 0, message = 0;
 
-        if (calls == 0 || mp_place_keeps(facts, placement, n, u))
+        if (calls == 0 || has(facts, placement, n, u))
             continue;
         read += page;
         from = ops->calls ? nearest(facts, placement, n, u, share) : UINT32_MAX;

@@ -102,7 +102,8 @@ bool mp_place_covers(const struct mp_place_ops *ops, const struct mp_place_facts
 /*
  * C(P) of Prism eq. 2 in seconds, for horizon_s seconds with the facts' rates: every call to an
  * expert that is not kept takes its cheapest way, of those that `ops` has, where calls of one step
- * and layer share messages and wait together. A call without any way costs MP_PLACE_LOST_S.
+ * and layer share messages and wait together. A call without any way costs MP_PLACE_LOST_S. What a
+ * server without slots keeps in an earlier placement is not there.
  */
 #define MP_PLACE_LOST_S 1e3
 double mp_place_cost_s(const struct mp_place_ops *ops, const struct mp_place_facts *facts,

@@ -29,10 +29,11 @@ static struct team_options tiny(uint32_t ranks)
 
 static uint32_t victim;
 
-static void kill_at_3(struct loopback *net, uint32_t rank, uint32_t step)
+static void kill_at_3(struct loopback *net, uint32_t number, struct mp_rank *rank, uint32_t step)
 {
-    if (rank == victim && step == 3)
-        loopback_kill(net, rank);
+    (void)rank;
+    if (number == victim && step == 3)
+        loopback_kill(net, number);
 }
 
 /* The rank that dies ends, here by the error of its own next message; others go on. */
@@ -61,11 +62,13 @@ static void a_rank_dies(void)
 
 static bool killed;
 
-static void kill_once_at_3(struct loopback *net, uint32_t rank, uint32_t step)
+static void kill_once_at_3(struct loopback *net, uint32_t number, struct mp_rank *rank,
+                           uint32_t step)
 {
-    if (rank == victim && step == 3 && !killed) {
+    (void)rank;
+    if (number == victim && step == 3 && !killed) {
         killed = true;
-        loopback_kill(net, rank);
+        loopback_kill(net, number);
     }
 }
 
@@ -111,16 +114,17 @@ static void a_rank_cannot_come_back(void)
     }
 }
 
-static void call_at_3(struct loopback *net, uint32_t rank, uint32_t step)
+static void call_at_3(struct loopback *net, uint32_t number, struct mp_rank *rank, uint32_t step)
 {
     struct mp_message_head head = { .magic = MP_MESSAGE_MAGIC, .bytes = sizeof(head), .epoch = 1 };
 
+    (void)rank;
     head.kind = MP_MESSAGE_GATE;
-    if (rank == 2 && step == 3)
+    if (number == 2 && step == 3)
         loopback_inject(net, 0, 2, &head, sizeof(head));
     head.kind = MP_MESSAGE_STAY;
     head.epoch = 2;
-    if (rank == 2 && step == 6)
+    if (number == 2 && step == 6)
         loopback_inject(net, 0, 2, &head, sizeof(head));
 }
 
@@ -169,9 +173,11 @@ static void who_has_the_results_dies(void)
     }
 }
 
-static void cut_from_3_to_6(struct loopback *net, uint32_t rank, uint32_t step)
+static void cut_from_3_to_6(struct loopback *net, uint32_t number, struct mp_rank *rank,
+                            uint32_t step)
 {
-    if (rank == 1 && (step == 3 || step == 6))
+    (void)rank;
+    if (number == 1 && (step == 3 || step == 6))
         loopback_cut(net, 1, step == 3);
 }
 
@@ -191,11 +197,12 @@ static void a_link_is_cut_and_comes_back(void)
     CHECK(ranks[0].report.redone + ranks[2].report.redone > 0);
 }
 
-static void limit_at_2(struct loopback *net, uint32_t rank, uint32_t step)
+static void limit_at_2(struct loopback *net, uint32_t number, struct mp_rank *rank, uint32_t step)
 {
-    if (rank == 0 && step == 2)
+    (void)rank;
+    if (number == 0 && step == 2)
         loopback_limit(net, 1);
-    if (rank == 0 && step == 7)
+    if (number == 0 && step == 7)
         loopback_limit(net, 0);
 }
 
@@ -212,11 +219,12 @@ static void queues_are_full(void)
     }
 }
 
-static void inject_at_2(struct loopback *net, uint32_t rank, uint32_t step)
+static void inject_at_2(struct loopback *net, uint32_t number, struct mp_rank *rank, uint32_t step)
 {
     static const char garbage[64] = "none of ours";
 
-    if (rank == 2 && step == 2)
+    (void)rank;
+    if (number == 2 && step == 2)
         loopback_inject(net, 1, 2, garbage, sizeof(garbage));
 }
 

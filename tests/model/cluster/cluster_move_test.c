@@ -94,6 +94,70 @@ static void who_has_it_dies(void)
     close_world();
 }
 
+/* One dies that was to keep nothing: the placement comes all the same. Not if it was the one that
+ * decided, as nobody would say when to switch. */
+static void who_keeps_nothing_dies(void)
+{
+    static struct said said;
+
+    for (uint32_t dead = 0; dead < 2; dead++) {
+        const uint32_t from = 1 - dead;
+        uint64_t until = now_ns() + 10000 * MS;
+
+        open_world(NULL);
+        memset(&said, 0, sizeof(said));
+        for (uint32_t id = 0; id < IDS; id++)
+            ((uint16_t *)said.body)[(id > 0 && id <= KEPT ? SELF : from) * IDS + id] = 1;
+        said.head.epoch = 1;
+        say(from, &said, MP_MESSAGE_PLACE, 3 * IDS * sizeof(uint16_t));
+        turn(MS);
+        loopback_kill(w.net, dead);
+        turn(MS);
+        CHECK(w.rank->report.lost == 1 && w.rank->copying);
+        say_have(from, 2, 0, right(0));
+        while (!hear(from, MP_MESSAGE_READY, &said) && now_ns() < until)
+            CHECK_EQ(mp_rank_idle(w.rank, now_ns() + MS / 4), MP_OK);
+        CHECK_EQ(said.head.epoch, 1);
+        say_bare(from, MP_MESSAGE_SWITCH, 1);
+        turn(MS);
+        CHECK_EQ(w.rank->report.epoch, 1);
+        close_world();
+    }
+    open_world(NULL);
+    say_place(1, 1);
+    turn(MS);
+    loopback_kill(w.net, 0);
+    turn(MS);
+    CHECK(w.rank->report.lost == 1 && !w.rank->copying);
+    close_world();
+}
+
+/* As the scheduler, rank 1: rank 0 dies, which may have used the next number and alone kept some
+ * experts. There is a placement with these at once, without any epoch; and another one if that
+ * cannot come. */
+static void who_alone_kept_some_dies(void)
+{
+    static struct said said;
+    const uint64_t until = now_ns() + 10000 * MS;
+
+    open_world_of(1, NULL);
+    w.rank->config.deadline_ns = 10 * MS;
+    w.rank->now.device[0 * IDS + 5] = 1;
+    w.rank->now.device[2 * IDS + 5] = 0;
+    loopback_kill(w.net, 0);
+    for (uint32_t i = 0; i < 2; i++) {
+        while (!hear(2, MP_MESSAGE_PLACE, &said) && now_ns() < until)
+            CHECK_EQ(mp_rank_idle(w.rank, now_ns() + MS / 4), MP_OK);
+        CHECK_EQ(said.head.epoch, 2 + 2 * i);
+        for (uint32_t id = 0; id < IDS; id++) {
+            const uint16_t *device = (const uint16_t *)said.body;
+
+            CHECK(device[id] == 0 && device[IDS + id] + device[2 * IDS + id] > 0);
+        }
+    }
+    close_world();
+}
+
 /* Its copy fails: it never says that it has it, and the scheduler gives up. */
 static void the_copy_fails(void)
 {
@@ -223,6 +287,8 @@ int main(void)
     RUN(of_two_that_drop_it_the_lower_one_keeps_it);
     RUN(who_was_to_have_it_dies);
     RUN(who_has_it_dies);
+    RUN(who_keeps_nothing_dies);
+    RUN(who_alone_kept_some_dies);
     RUN(the_copy_fails);
     RUN(who_waits_hears_of_copies);
     RUN(a_placement_that_did_not_come);

@@ -295,6 +295,20 @@ void loopback_inject(struct loopback *net, uint32_t from, uint32_t to, const voi
     pthread_mutex_unlock(&net->lock);
 }
 
+bool loopback_holds(struct loopback *net, uint32_t rank, enum mp_message_kind kind)
+{
+    bool found = false;
+
+    pthread_mutex_lock(&net->lock);
+    for (const struct letter *at = net->box[rank].first; at != NULL && !found; at = at->next) {
+        const struct mp_message_head *head = (const void *)at->data;
+
+        found = head->kind == kind;
+    }
+    pthread_mutex_unlock(&net->lock);
+    return found;
+}
+
 uint64_t loopback_count(struct loopback *net)
 {
     uint64_t sent;

@@ -1,6 +1,7 @@
 #ifndef MP_TEST_LOOPBACK_H
 #define MP_TEST_LOOPBACK_H
 
+#include "engine/cluster/message.h"
 #include "engine/cluster/transport.h"
 
 /*
@@ -29,6 +30,8 @@ void loopback_limit(struct loopback *net, uint32_t messages);
 /* Let `to` get these bytes as if `from` had sent them. */
 void loopback_inject(struct loopback *net, uint32_t from, uint32_t to, const void *data,
                      uint64_t bytes);
+/* Has the rank a message of this kind that it has not fetched? */
+bool loopback_holds(struct loopback *net, uint32_t rank, enum mp_message_kind kind);
 /* Messages that were sent so far. */
 uint64_t loopback_count(struct loopback *net);
 

@@ -142,6 +142,8 @@ static inline bool hear(uint32_t to, enum mp_message_kind kind, struct said *sai
         CHECK_EQ(transport->ops->poll(transport, UINT64_MAX, &arrival, &found), MP_OK);
         if (!found)
             return any;
+        if (arrival.lost)
+            continue;
         head = arrival.data;
         if (head->kind == MP_MESSAGE_FETCH) {
             const struct mp_message_head asked = *head;

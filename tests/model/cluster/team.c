@@ -85,7 +85,7 @@ static enum mp_status run(struct member *member, float *got)
         const size_t vocab = member->h.model.vocab;
 
         if (o->on_step != NULL)
-            o->on_step(member->net, member->number, step);
+            o->on_step(member->net, member->number, member->rank, step);
         for (uint32_t s = 0; s < sequences && status == MP_OK; s++) {
             const uint32_t len = (uint32_t)member->lens->i32[s];
             const uint32_t first = step == 0 ? 0 : len + step - 1, end = len + step;
@@ -198,8 +198,9 @@ static uint64_t budget_of(const struct team_options *o, const struct mp_space_pl
 {
     const double shares = o->ranks == 3 ? 4 : o->ranks;
     const double share = o->ranks == 3 && rank == 0 ? 2 / shares : 1 / shares;
-    const double bytes =
-        ceil((double)plan->full_bytes * o->room * share) + 2.0 * (double)plan->smallest_bytes;
+    const double other = rank == 0 ? o->first_room : o->room;
+    const double room = o->first_room > 0 ? other : o->room * share;
+    const double bytes = ceil((double)plan->full_bytes * room) + 2.0 * (double)plan->smallest_bytes;
 
     return bytes < (double)plan->full_bytes ? (uint64_t)bytes : plan->full_bytes;
 }

@@ -17,15 +17,16 @@ struct team_options {
     const char *place;
     double room; /* of all experts: slots of all ranks together; rank 0 has twice as many as others
                     if there are three */
-    bool no_reads; /* nobody reads what it does not keep */
+    double first_room; /* of rank 0, and `room` is that of each other one; 0: as above */
+    bool no_reads;     /* nobody reads what it does not keep */
     uint64_t epoch_ns, deadline_ns;
     bool always_adopts;
     uint32_t restarts;
     bool comes_back;     /* a rank that dies can be started again, and then does all its steps */
     const char *kernels; /* of the last rank; NULL: as the others */
     const char *profile; /* of all; NULL: lru */
-    /* Called by each rank's thread after step `at`, or NULL. */
-    void (*on_step)(struct loopback *net, uint32_t rank, uint32_t step);
+    /* Called by each rank's thread before each step, or NULL. */
+    void (*on_step)(struct loopback *net, uint32_t number, struct mp_rank *rank, uint32_t step);
     /* Called by each rank's thread when it has nothing more to ask, or NULL. */
     void (*on_end)(struct loopback *net, uint32_t number, struct mp_rank *rank);
 };

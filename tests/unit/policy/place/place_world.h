@@ -15,7 +15,7 @@ struct place_world {
     uint32_t first_device[WORLD_SERVERS + 1], slots[WORLD_DEVICES];
     double tokens[WORLD_SERVERS * WORLD_IDS], calls[WORLD_SERVERS * WORLD_IDS];
     double call_s[WORLD_SERVERS * WORLD_SERVERS], token_s[WORLD_SERVERS * WORLD_SERVERS];
-    double page_s[WORLD_SERVERS], copy_s[WORLD_SERVERS];
+    double page_s[WORLD_SERVERS], copy_s[WORLD_SERVERS], steps[WORLD_SERVERS];
 };
 
 /* Servers of one device with these slots; nothing is known, a call costs 1 s, reading 10 s. */
