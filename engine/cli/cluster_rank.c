@@ -30,6 +30,9 @@ enum mp_status mp_cluster_rank_open(const struct mp_args *args, const struct mp_
         status = mp_fail(MP_ERR_CONFIG, "E_CLUSTER",
                          "%u ranks for %u servers; start as many, or one that runs all requests",
                          c->transport->ranks, c->cluster.server_count);
+    if (status == MP_OK && c->transport->ranks > 1 && !c->transport->survives)
+        mp_log_warn("cluster", "as it was started, this MPI ends all ranks when one dies; one with "
+                               "ULFM, such as Open MPI 5 under mpirun --with-ft ulfm, does not");
     return status;
 }
 

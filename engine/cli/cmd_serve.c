@@ -126,7 +126,6 @@ static enum mp_status answer_ranks(void *ctx, uint64_t ns)
 static enum mp_status open_cluster(struct serve *serve)
 {
     const struct mp_args *args = serve->args;
-    enum mp_status status;
 
     if (args->cluster == NULL)
         return args->places == NULL ? MP_OK
@@ -134,12 +133,7 @@ static enum mp_status open_cluster(struct serve *serve)
     if (args->memory > 0 || serve->settings->run.budget.kind != MP_SHARE_AUTO)
         return mp_fail(MP_ERR_CONFIG, "E_USAGE",
                        "--cluster says what experts get; leave out --memory and --budget");
-    status = mp_cluster_rank_open(args, serve->settings, &serve->cluster);
-    if (status == MP_OK && serve->cluster.transport->ranks > 1 &&
-        !serve->cluster.transport->survives)
-        mp_log_warn("serve", "this MPI ends the servers of all ranks when one dies; one with ULFM, "
-                             "such as Open MPI 5 under mpirun --with-ft ulfm, does not");
-    return status;
+    return mp_cluster_rank_open(args, serve->settings, &serve->cluster);
 }
 
 static enum mp_status join_cluster(struct serve *serve)

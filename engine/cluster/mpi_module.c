@@ -185,6 +185,26 @@ static int take_numbers(struct mp_mpi *mpi)
     return code;
 }
 
+/* Does the job go on when a rank dies? Open MPI with ULFM says whether it was started so; what it
+ * does not say is as the module was built. */
+static int find_survives(void)
+{
+    char value[64] = { HAS_ULFM }; /* a bool */
+    MPI_T_cvar_handle handle;
+    int given, at = 0, count = 0;
+
+    if (!HAS_ULFM || MPI_T_init_thread(MPI_THREAD_FUNNELED, &given) != MPI_SUCCESS)
+        return HAS_ULFM;
+    if (MPI_T_cvar_get_index("mpi_ft_enable", &at) == MPI_SUCCESS &&
+        MPI_T_cvar_handle_alloc(at, NULL, &handle, &count) == MPI_SUCCESS) {
+        if (count != 1 || MPI_T_cvar_read(handle, value) != MPI_SUCCESS)
+            value[0] = HAS_ULFM;
+        (void)MPI_T_cvar_handle_free(&handle);
+    }
+    (void)MPI_T_finalize();
+    return value[0] != 0;
+}
+
 static void release(struct mp_mpi *mpi)
 {
     free(mpi->number);
@@ -213,7 +233,7 @@ static struct mp_mpi *module_open(char *error, size_t error_bytes)
         free(mpi);
         return NULL;
     }
-    mpi->survives = HAS_ULFM;
+    mpi->survives = find_survives();
     mpi->under_way = calloc((size_t)mpi->ranks, sizeof(int));
     mpi->lost = calloc((size_t)mpi->ranks, 1);
     mpi->number = calloc((size_t)mpi->ranks, sizeof(int));

@@ -28,7 +28,7 @@ struct mp_mpi_module {
     void (*close)(struct mp_mpi *mpi);
     int (*rank)(const struct mp_mpi *mpi);
     int (*ranks)(const struct mp_mpi *mpi);
-    int (*survives)(const struct mp_mpi *mpi); /* 1: with ULFM */
+    int (*survives)(const struct mp_mpi *mpi); /* 1: with ULFM, and started so */
     int (*returned)(const struct mp_mpi *mpi); /* 1: started by restart() */
     const char *(*text)(const struct mp_mpi *mpi);
     enum mp_mpi_result (*send)(struct mp_mpi *mpi, int to, const void *data, size_t bytes);

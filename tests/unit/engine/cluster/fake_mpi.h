@@ -34,6 +34,7 @@ static struct {
 static int mails, failed, isends, sent_to, finalized, groups, stuck, slow, revoked, spawned,
     disagrees;
 static bool shrunk, came_later;
+static bool no_ft;      /* MPI was started without fault tolerance */
 static const int *told; /* to one who came later: who is who */
 static int dead = -1;
 
@@ -287,6 +288,45 @@ static int fake_Comm_revoke(MPI_Comm comm)
     return called("Comm_revoke");
 }
 
+static int fake_T_init_thread(int required, int *given)
+{
+    *given = required;
+    return called("T_init_thread");
+}
+
+static int fake_T_cvar_get_index(const char *name, int *index)
+{
+    CHECK_STR(name, "mpi_ft_enable");
+    *index = 37;
+    return called("T_cvar_get_index");
+}
+
+static int fake_T_cvar_handle_alloc(int index, void *object, MPI_T_cvar_handle *handle, int *count)
+{
+    CHECK(index == 37 && object == NULL);
+    *handle = MPI_T_CVAR_HANDLE_NULL;
+    *count = 1;
+    return called("T_cvar_handle_alloc");
+}
+
+static int fake_T_cvar_read(MPI_T_cvar_handle handle, void *value)
+{
+    (void)handle;
+    *(bool *)value = !no_ft;
+    return called("T_cvar_read");
+}
+
+static int fake_T_cvar_handle_free(MPI_T_cvar_handle *handle)
+{
+    (void)handle;
+    return called("T_cvar_handle_free");
+}
+
+static int fake_T_finalize(void)
+{
+    return called("T_finalize");
+}
+
 static int fake_Finalize(void)
 {
     finalized++;
@@ -319,6 +359,12 @@ static int fake_Finalize(void)
 #define MPIX_Comm_agree fake_Comm_agree
 #define MPI_Comm_spawn fake_Comm_spawn
 #define MPIX_Comm_revoke fake_Comm_revoke
+#define MPI_T_init_thread fake_T_init_thread
+#define MPI_T_cvar_get_index fake_T_cvar_get_index
+#define MPI_T_cvar_handle_alloc fake_T_cvar_handle_alloc
+#define MPI_T_cvar_read fake_T_cvar_read
+#define MPI_T_cvar_handle_free fake_T_cvar_handle_free
+#define MPI_T_finalize fake_T_finalize
 #define MPI_Finalize fake_Finalize
 
 #endif

@@ -83,6 +83,30 @@ static void nothing_fails(void)
     CHECK_EQ(finalized, 1);
 }
 
+/* An MPI with ULFM that was started without it ends all; one that does not say is believed. */
+static void mpi_says_whether_it_survives(void)
+{
+    static const char *const calls[] = { "T_init_thread",       "T_cvar_get_index",
+                                         "T_cvar_handle_alloc", "T_cvar_read",
+                                         "T_cvar_handle_free",  "T_finalize" };
+    struct mp_mpi *mpi;
+
+    no_ft = true;
+    mpi = start_again();
+    CHECK_EQ(MODULE->survives(mpi), 0);
+    MODULE->close(mpi);
+    no_ft = false;
+    for (size_t i = 0; i < sizeof(calls) / sizeof(calls[0]); i++) {
+        char error[64];
+
+        fails(0, calls[i], 0, MPI_ERR_OTHER);
+        mpi = MODULE->open(error, sizeof(error));
+        CHECK(mpi != NULL && MODULE->survives(mpi) == 1);
+        CHECK_EQ(failed, 1);
+        MODULE->close(mpi);
+    }
+}
+
 static void a_start_fails(void)
 {
     static const struct plan calls[] = {
@@ -500,6 +524,7 @@ static void no_call_is_left_out(void)
 int main(void)
 {
     RUN(nothing_fails);
+    RUN(mpi_says_whether_it_survives);
     RUN(a_start_fails);
     RUN(a_send_fails);
     RUN(a_send_fails_later);
