@@ -15,6 +15,14 @@
 #define BEAT_NS UINT64_C(1000000000)
 #define WAIT_NS UINT64_C(200000)
 
+/* Of ranks, on the timeline, which does not copy them. */
+#define TEN(rank)                                                                             \
+    rank "0", rank "1", rank "2", rank "3", rank "4", rank "5", rank "6", rank "7", rank "8", \
+        rank "9"
+static const char *const tracks[] = { TEN("rank "),  TEN("rank 1"), TEN("rank 2"), TEN("rank 3"),
+                                      TEN("rank 4"), TEN("rank 5"), TEN("rank 6") };
+_Static_assert(sizeof(tracks) / sizeof(tracks[0]) >= MP_RANKS_MAX, "a name for each rank");
+
 void mp_rank_head(const struct mp_rank *rank, struct mp_message_head *head,
                   enum mp_message_kind kind, uint64_t bytes)
 {
@@ -265,7 +273,7 @@ static enum mp_status allocate_peers(struct mp_rank *rank)
         struct mp_peer *peer = &rank->peer[p];
 
         peer->track = rank->config.engine->timeline != NULL && p != rank->self
-                          ? mp_timeline_add_track(rank->config.engine->timeline, "peer")
+                          ? mp_timeline_add_track(rank->config.engine->timeline, tracks[p])
                           : 0;
         if (p == rank->self)
             continue;

@@ -10,6 +10,7 @@
 #include "vmm/base/compiler.h"
 
 #define TINY "models/tiny-moe"
+#define TINY_LAYERS 8u
 #define TINY_EXPECT "tests/data/models/tiny-moe-expect"
 
 static struct team_options tiny(uint32_t ranks, const char *place)
@@ -54,6 +55,9 @@ static void any_number_of_ranks_and_any_placement(void)
             check_team(&options, ranks);
             for (uint32_t r = 0; r < counts[c]; r++) {
                 calls += ranks[r].report.calls;
+                /* One message for each layer and peer, whatever it asks for. */
+                CHECK(ranks[r].report.calls <=
+                      (uint64_t)ranks[r].forwards * TINY_LAYERS * (counts[c] - 1));
                 CHECK_EQ(ranks[r].report.redone, 0);
                 CHECK_EQ(ranks[r].report.lost, 0);
             }

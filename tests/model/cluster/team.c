@@ -101,6 +101,7 @@ static enum mp_status run(struct member *member, float *got)
                     want[batch.count] = p + 1 == end;
                 }
                 status = mp_forward(member->h.engine, &batch, &logits);
+                member->out->forwards++;
                 if (status == MP_OK && p == end) {
                     memcpy(got + ((size_t)s * (o->steps + 1) + step) * vocab, logits,
                            vocab * sizeof(float));

@@ -38,6 +38,7 @@ struct team_rank {
     char code[32];
     bool same; /* as many logits as were made are those of one engine alone */
     uint32_t rows;
+    uint32_t forwards;          /* calls of mp_forward() */
     uint32_t results[TEAM_MAX]; /* of each rank's steps: how many results came here */
     bool reports;
     struct mp_rank_report report;
