@@ -331,8 +331,13 @@ def stop(program, mpirun, folder):
 
 
 def survives(program, mpirun, folder):
+    """Without the words that ask for it no MPI does; one that has it not does not know them."""
     write_inputs(folder, 3, 1)
-    return run(mpi(mpirun, folder, "-n", "3") + command(program, folder), folder)[0]["survives"]
+    if run(mpi(mpirun, folder, "-n", "3") + command(program, folder), folder)[0]["survives"]:
+        sys.exit("survives without --with-ft")
+    done = subprocess.run(mpi(mpirun, folder, "--with-ft", "ulfm", "-n", "3") + command(program, folder),
+                          capture_output=True, text=True, timeout=100)
+    return done.returncode == 0 and printed(folder)[0]["survives"]
 
 
 def main():
