@@ -256,6 +256,26 @@ def long_requests(program, folder):
     return digests(run(command(program, folder, "--ctx", "1024")))
 
 
+def overlaps(program, mpirun, folder):
+    """On rank 0's timeline calls are on tracks of their ranks, and it computes during one."""
+    write_inputs(folder, 9, 6)
+    words = command(program, folder, "--place", "uniform")
+    own = f'exec "$@" --timeline "{folder}/line.$OMPI_COMM_WORLD_RANK" > "{folder}/out.$OMPI_COMM_WORLD_RANK"'
+    line = mpi(mpirun, folder, "-n", "3")
+    line[line.index("-c") + 1] = own
+    run(line + words, folder)
+    with open(f"{folder}/line.0") as file:
+        events = json.load(file)["traceEvents"]
+    names = {e["tid"]: e["args"]["name"] for e in events if e["name"] == "thread_name"}
+    spans = [e for e in events if "dur" in e]
+    calls = [e for e in spans if e["name"] == "call"]
+    if {names[e["tid"]] for e in calls} != {"rank 1", "rank 2"}:
+        sys.exit(f"calls are on {sorted({names[e['tid']] for e in calls})} of {sorted(names.values())}")
+    if not any(e["name"] == "experts" and c["ts"] <= e["ts"] and e["ts"] + e["dur"] <= c["ts"] + c["dur"]
+               for c in calls for e in spans):
+        sys.exit("nothing was computed during a call")
+
+
 def placements(program, mpirun, folder):
     write_inputs(folder, 9, 6)
     alone = digests(run(command(program, folder)))
@@ -267,6 +287,7 @@ def placements(program, mpirun, folder):
         if sum(line["calls"] for line in lines) == 0 and place != "united":
             sys.exit(f"{place}: nobody asked anybody")
     redirect(program, mpirun, folder)
+    overlaps(program, mpirun, folder)
 
 
 def trace(program, mpirun, folder):
