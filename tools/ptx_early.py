@@ -1,17 +1,20 @@
 """Do kernels that may begin early wait before they touch memory?
 
-Usage: ptx_early.py [PTXAS]
+Usage: ptx_early.py [PTXAS [NAME...]]
 
 Makes of each kernels/cuda/*.ptx what engine/gpu/gpu_image.c makes for programmatic dependent launch,
 and looks at each entry: one griddepcontrol.wait, which no branch passes by, and before it nothing
-that reads or writes memory but parameters. With PTXAS the texts are assembled, too. Exit status 1
-if something is wrong.
+that reads or writes memory but parameters. With PTXAS the texts are assembled, too, without the
+optimisations that ptx_report.py looks at. With names only NAME.ptx and tensor_NAME.ptx are looked at.
+Exit status 1 if something is wrong.
 """
 import glob
+import os
 import re
-import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
+
+import ptxas as assembler
 
 ARCHES = (90, 100, 120)
 WAIT = "griddepcontrol.wait"
@@ -51,19 +54,21 @@ def check(path):
 
 
 def assemble(ptxas, path, arch):
-    run = subprocess.run([ptxas, f"-arch=sm_{arch}", "-o", "/dev/null", "/dev/stdin"],
-                         input=early(open(path).read()), capture_output=True, text=True, check=False)
-    return [f"{path} for sm_{arch}: {run.stdout}{run.stderr}"] if run.returncode != 0 else []
+    status, said = assembler.run(ptxas, arch, ["-O0"], early(open(path).read()),
+                                 os.path.basename(path) + "-early")
+    return [f"{path} for sm_{arch}: {said}"] if status != 0 else []
 
 
 def main():
-    paths = sorted(glob.glob("kernels/cuda/*.ptx"))
+    names = sys.argv[2:]
+    wanted = [f"kernels/cuda/{tensor}{name}.ptx" for name in names for tensor in ("", "tensor_")]
+    paths = [path for path in sorted(glob.glob("kernels/cuda/*.ptx")) if path in wanted or not names]
     count, wrong = 0, []
     for path in paths:
         entries, found = check(path)
         count += entries
         wrong += found
-    for ptxas in sys.argv[1:]:
+    for ptxas in sys.argv[1:2]:
         pairs = [(path, arch) for path in paths for arch in ARCHES]
         with ThreadPoolExecutor(2) as pool:
             for found in pool.map(lambda pair: assemble(ptxas, *pair), pairs):

@@ -1,25 +1,28 @@
 """What ptxas makes of the kernels (tools/make_ptx --report, --assemble); no program of its own.
 
-Usage: ptx_report.py PTXAS report|assemble
+Usage: ptx_report.py PTXAS report
+       ptx_report.py PTXAS assemble [NAME...]
        ptx_report.py PROGRAM grids
 
 report: the tables of docs/kernels.md; for the last one build/release/gpu_bench_kernels says what is
 launched. grids: ends with 1 unless that one is there, by PROGRAM (gpu_bench_kernels) and the table of
-registers. assemble: nothing but errors, and quantised types for two architectures only, as all take
-minutes. Both of PTXAS end with 1 if an architecture is refused, a kernel has a
-stack frame or spills a register, or one for few tokens takes more than 64.
+registers. assemble: nothing but errors, of kernels/cuda/NAME.ptx and tensor_NAME.ptx if names are given.
+Both of PTXAS assemble for all architectures and end with 1 if one is refused, a kernel has a stack frame
+or spills a register, or one for few tokens takes more than 64.
 """
 import glob
 import json
+import os
 import re
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
 
+import ptxas as assembler
+
 MAIN, TENSOR = "kernels/cuda/kernels.ptx", "kernels/cuda/tensor.ptx"  # the latter, tensor_*.ptx: from 8.0 on
 FILES = sorted(glob.glob("kernels/cuda/*.ptx"))
 PROGRAM, DOCS = "build/release/gpu_bench_kernels", "docs/kernels.md"
-FEW_ARCHES = (75, 90)  # the fewest registers that are left, and what is written for
 REGISTERS = 65536  # of a multiprocessor; warps get them by 256
 # Compute capability: threads, blocks and KiB of shared memory of a multiprocessor, by NVIDIA's
 # programming guide (technical specifications per compute capability).
@@ -55,29 +58,31 @@ SHARED = {"attend_f32": ATTEND_SHARED, "attend_bf16": ATTEND_SHARED, "tensor_bf1
           "tensor_up_bf16": TENSOR_SHARED, "tensor_down_bf16": TENSOR_SHARED}
 
 
-def is_left_out(ptx, arch, every):
-    if arch < 80 and ptx.startswith(TENSOR.removesuffix(".ptx")):
-        return True
-    return ptx not in (MAIN, TENSOR) and not every and arch not in FEW_ARCHES
+def files_of(names):
+    """All, or those of these names."""
+    wanted = [f"kernels/cuda/{tensor}{name}.ptx" for name in names for tensor in ("", "tensor_")]
+    found = [ptx for ptx in FILES if ptx in wanted or not names]
+    for name in names:
+        if f"kernels/cuda/{name}.ptx" not in found:
+            sys.exit(f"ptx_report: there is no kernels/cuda/{name}.ptx")
+    return found
 
 
-def assemble(ptxas, arch, every):
+def assemble(ptxas, arch, files):
     registers = {}
-    for ptx in FILES:
-        if is_left_out(ptx, arch, every):
-            continue
-        registers |= assemble_one(ptxas, arch, ptx)
+    for ptx in files:
+        if arch >= 80 or not ptx.startswith(TENSOR.removesuffix(".ptx")):
+            registers |= assemble_one(ptxas, arch, ptx)
     return registers
 
 
 def assemble_one(ptxas, arch, ptx):
-    run = subprocess.run([ptxas, "-v", f"-arch=sm_{arch}", "-o", "/dev/null", ptx],
-                         capture_output=True, text=True, check=False)
-    if run.returncode != 0:
-        print(run.stdout + run.stderr, file=sys.stderr)
+    status, said = assembler.run(ptxas, arch, ["-v"], open(ptx).read(), os.path.basename(ptx))
+    if status != 0:
+        print(said, file=sys.stderr)
         sys.exit(f"ptx_report: ptxas refuses {ptx} for sm_{arch}")
     registers, name = {}, ""
-    for line in run.stderr.splitlines():
+    for line in said.splitlines():
         if found := re.search(r"entry function 'mp_(\w+)'", line):
             name = found[1]
         if found := re.search(r"(\d+) bytes stack frame, (\d+) bytes spill stores", line):
@@ -167,12 +172,13 @@ def check_grids(program):
 
 
 def main():
-    ptxas, what = sys.argv[1:]
+    ptxas, what, *names = sys.argv[1:]
     if what == "grids":
         check_grids(ptxas)
         return
+    files = files_of(names)
     with ThreadPoolExecutor(2) as pool:
-        used = dict(zip(ARCHES, pool.map(lambda arch: assemble(ptxas, arch, what == "report"), ARCHES)))
+        used = dict(zip(ARCHES, pool.map(lambda arch: assemble(ptxas, arch, files), ARCHES)))
     if what == "assemble":
         return
     threads = threads_of()

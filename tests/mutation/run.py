@@ -111,7 +111,8 @@ class Tree:
                     path.unlink()  # what was moved or removed since
 
     def path_of(self, name):
-        found = [path for path in self.names if f"/{path}".endswith(f"/{name}")
+        """A file of the product, or under the whole path of one of tests, the driver without a device."""
+        found = [path for path in self.names if path == name or f"/{path}".endswith(f"/{name}")
                  and path.startswith(sample.FOLDERS)]
         if len(found) != 1:
             sys.exit(f"{len(found)} files are called {name}")
@@ -134,6 +135,8 @@ class Tree:
             for word in self.tests[name]["words"]:
                 if Path(word).parent == BUILD:
                     targets.add(Path(word).name)
+        if not targets:  # ninja would build everything
+            return subprocess.CompletedProcess([], 0, "")
         return call("ninja", f"-j{self.jobs}", "-C", str(BUILD), *sorted(targets))
 
     def run(self, name, seconds):

@@ -7,6 +7,10 @@ LOGITS = ["logits_test:cpu"]
 LAWS = ["cuda_laws_test:prompt"]
 READER = ["reader_test:threads", "reader_order_test:threads", "reader_test:io_uring"]
 
+# Of a kernel in PTX: more values at a time than registers that it may have.
+MANY = "".join(f"\tld.volatile.global.u64 \t%many{i}, [%many0];\n" for i in range(1, 41)) + \
+       "".join(f"\tst.volatile.global.u64 \t[%many0], %many{i};\n" for i in range(1, 41))
+
 HOST = [
     ("a lease is not taken", ["space_leases_test"], "space_move.c",
      "= mp_res_apply(&u->residency, MP_RES_EV_LEASE);",
@@ -163,4 +167,12 @@ CUDA = [
      "        mp_gpu_order(device->gpu, mp_device_stream(device), event[1]) != MP_OK)\n"
      "        return MP_ERR_DEVICE;\n"
      "    if (c->engine->config.model->shared_ffn != 0)"),
+    ("kernels are for a newer device than the oldest", ["static/ptxas:q8_0"], "kernels/cuda/q8_0.ptx",
+     ".target sm_75", ".target sm_80"),
+    ("a kernel for one token takes more than 64 registers", ["static/ptxas:q8_0"],
+     "kernels/cuda/q8_0.ptx", "\tld.param.u64 \t%rd1, [mp_gemv1_q8_0_param_0];\n",
+     "\tld.param.u64 \t%rd1, [mp_gemv1_q8_0_param_0];\n\t.reg .b64 \t%many<41>;\n"
+     "\tcvta.to.global.u64 \t%many0, %rd1;\n" + MANY),
+    ("devices of 8.6 and 8.9 have the shared memory of 9.0", ["gpu_shared_test"],
+     "tests/device/fakecuda/module.c", "    case 120: return 99 << 10;", "    case 120: return 227 << 10;"),
 ]

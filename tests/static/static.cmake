@@ -7,6 +7,9 @@ endforeach()
 add_test(NAME system/tools/without_git COMMAND tests/system/tools/without_git.sh
     WORKING_DIRECTORY ${PROJECT_SOURCE_DIR})
 set_tests_properties(system/tools/without_git PROPERTIES LABELS static)
+add_test(NAME system/tools/fetch_ptxas COMMAND tests/system/tools/fetch_ptxas.sh
+    WORKING_DIRECTORY ${PROJECT_SOURCE_DIR})
+set_tests_properties(system/tools/fetch_ptxas PROPERTIES LABELS static SKIP_RETURN_CODE 77)
 add_test(NAME static/make_ptx COMMAND tools/make_ptx --check
     WORKING_DIRECTORY ${PROJECT_SOURCE_DIR})
 set_tests_properties(static/make_ptx PROPERTIES LABELS static SKIP_RETURN_CODE 77)
@@ -14,8 +17,15 @@ add_test(NAME static/make_ptx_full COMMAND tools/make_ptx --verify WORKING_DIREC
 set_tests_properties(static/make_ptx_full PROPERTIES LABELS full SKIP_RETURN_CODE 77)
 add_test(NAME static/ptx_early COMMAND python3 tools/ptx_early.py WORKING_DIRECTORY ${PROJECT_SOURCE_DIR})
 set_tests_properties(static/ptx_early PROPERTIES LABELS static)
-add_test(NAME static/ptxas COMMAND tools/make_ptx --assemble WORKING_DIRECTORY ${PROJECT_SOURCE_DIR})
-set_tests_properties(static/ptxas PROPERTIES LABELS static SKIP_RETURN_CODE 77)
+# Each PTX (mp_ptx) for all architectures: a test for each source, with its tensor_*.ptx.
+foreach(ptx IN LISTS mp_ptx)
+    get_filename_component(name ${ptx} NAME_WE)
+    if(NOT name MATCHES "^tensor_")
+        add_test(NAME static/ptxas:${name} COMMAND tools/make_ptx --assemble ${name}
+            WORKING_DIRECTORY ${PROJECT_SOURCE_DIR})
+        set_tests_properties(static/ptxas:${name} PROPERTIES LABELS static SKIP_RETURN_CODE 77)
+    endif()
+endforeach()
 add_test(NAME static/ptxas_full COMMAND tools/make_ptx --report WORKING_DIRECTORY ${PROJECT_SOURCE_DIR})
 set_tests_properties(static/ptxas_full PROPERTIES LABELS full SKIP_RETURN_CODE 77 TIMEOUT 3600)
 add_test(NAME static/mutation COMMAND python3 tests/mutation/run.py --check ${PROJECT_BINARY_DIR}
