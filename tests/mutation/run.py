@@ -10,8 +10,9 @@ Seeded bugs (seeded.py) are of the kind "wrong weights, good exit code". --host:
 the CPU; --cuda: those in the order of things on a device, which the driver without a device
 (tests/device/fakecuda) has to see; numbers count in the list that was chosen.
 
---check: changes nothing. Do the lists still fit the sources, and the tests of this build, and does each
-seeded bug compile? A text that moved or a test with another name would else show hours later.
+--check: changes nothing. Do the lists still fit the sources, and the tests of this build, does each
+seeded bug compile, and does docs/testing.md list them all? A text that moved or a test with another name
+would else show hours later.
 
 --sample: N mutants that are picked by SEED (sample.py), in files whose name or path fits GLOB. Without
 arguments: all seeded bugs, 12 mutants of seed 1, and 6 of today's date, which are only reported.
@@ -289,6 +290,29 @@ def compiled(commands, path, text):
         raise ValueError(f"{path}, changed, does not compile: {result.stdout[:500]}")
 
 
+def written(tree):
+    """What docs/testing.md says of the seeded bugs: their number, their names in order, who notices."""
+    text = (ROOT / "docs" / "testing.md").read_text()
+    count = len(seeded.HOST + seeded.CUDA)
+    if f"the {count} seeded bugs" not in text:
+        yield f"docs/testing.md does not say that these are the {count} seeded bugs"
+    for heading, faults in (("bug", seeded.HOST), ("fault", seeded.CUDA)):
+        table = text.partition(f"| seeded {heading} | noticed by |\n|---|---|\n")[2].partition("\n\n")[0]
+        rows = [line.strip("| ").split(" | ") for line in table.split("\n") if line]
+        names = [row[0] for row in rows]
+        wanted = [fault[0] for fault in faults]
+        for name in [n for n in wanted if n not in names] + [n for n in names if n not in wanted]:
+            yield f"docs/testing.md and seeded.py do not both have '{name}'"
+        if sorted(names) == sorted(wanted) and names != wanted:
+            yield f"docs/testing.md has the seeded {heading}s in another order than seeded.py"
+        tests = {fault[0]: fault[1] for fault in faults}
+        for name, by in rows:
+            test = by.split(": ")[0]
+            if name in tests and not any(test in (one, one.partition(":")[0])
+                                         for one in tree.resolve(tests[name])):
+                yield f"docs/testing.md: '{name}' is not judged by {test}"
+
+
 def check(build):
     """What no longer fits, one a line."""
     global COPY, BUILD
@@ -315,6 +339,7 @@ def check(build):
             text = try_to(replaced, (ROOT / path).read_text(), f"'{what}': {name}", old, new)
             if text is not None and path.endswith(".c"):
                 try_to(compiled, commands, path, text)
+    problems += try_to(lambda: list(written(tree))) or []
     names = set()
     for path, text in sample.sources(ROOT, tree.names):
         try_to(sample.tests_of, path)

@@ -167,9 +167,9 @@ CUDA = [
      "        mp_gpu_order(device->gpu, mp_device_stream(device), event[1]) != MP_OK)\n"
      "        return MP_ERR_DEVICE;\n"
      "    if (c->engine->config.model->shared_ffn != 0)"),
-    ("kernels are for a newer device than the oldest", ["static/ptxas:q8_0"], "kernels/cuda/q8_0.ptx",
+    ("kernels are for a newer device than the oldest one", ["static/ptxas:q8_0"], "kernels/cuda/q8_0.ptx",
      ".target sm_75", ".target sm_80"),
-    ("a kernel for one token takes more than 64 registers", ["static/ptxas:q8_0"],
+    ("a kernel for one token wants more than 64 registers", ["static/ptxas:q8_0"],
      "kernels/cuda/q8_0.ptx", "\tld.param.u64 \t%rd1, [mp_gemv1_q8_0_param_0];\n",
      "\tld.param.u64 \t%rd1, [mp_gemv1_q8_0_param_0];\n\t.reg .b64 \t%many<41>;\n"
      "\tcvta.to.global.u64 \t%many0, %rd1;\n" + MANY),
