@@ -27,28 +27,54 @@ static enum mp_status device_number(const char *text, unsigned *ordinal_p)
     return MP_OK;
 }
 
-/* The expert of the model, or the numbers of the command line. */
-static enum mp_status choose_shape(const struct mp_args *args, struct mp_probe_shape *shape)
+static enum mp_status model_shape(const char *path, struct mp_probe_shape *shape)
 {
     struct mp_model_config model;
     struct mp_checkpoint *checkpoint;
+    struct mp_weights *weights = NULL;
+    enum mp_status status = mp_checkpoint_open(path, &checkpoint);
+
+    if (status != MP_OK)
+        return status;
+    status = mp_model_config_load(checkpoint, &model);
+    if (status == MP_OK)
+        status = mp_weights_describe(checkpoint, &model, &weights);
+    if (status == MP_OK)
+        *shape = mp_probe_shape_of(&model, weights);
+    mp_weights_destroy(weights);
+    mp_checkpoint_close(checkpoint);
+    return status;
+}
+
+static enum mp_status refuse_types(const char *text)
+{
+    char quoted[MP_QUOTE_BYTES];
+
+    return mp_fail(MP_ERR_CONFIG, "E_USAGE",
+                   "--types: got '%s', need types such as bf16 or q4_k,q6_k, whose blocks fit the "
+                   "expert's hidden and channels",
+                   mp_quote(quoted, text, strlen(text)));
+}
+
+/* The experts of the model, or the numbers of the command line. */
+static enum mp_status choose_shape(const struct mp_args *args, struct mp_probe_shape *shape)
+{
+    const char *types = args->types;
     enum mp_status status = MP_OK;
 
-    *shape = (struct mp_probe_shape){ .hidden = 2048, .channels = 768 };
-    if (args->model != NULL) {
-        status = mp_checkpoint_open(args->model, &checkpoint);
-        if (status != MP_OK)
-            return status;
-        status = mp_model_config_load(checkpoint, &model);
-        mp_checkpoint_close(checkpoint);
-        if (status == MP_OK)
-            *shape =
-                (struct mp_probe_shape){ .hidden = model.hidden, .channels = model.expert_ffn };
-    }
+    *shape = (struct mp_probe_shape){ 2048, 768, 8, MP_WTYPE_BF16, MP_WTYPE_BF16 };
+    if (args->model != NULL)
+        status = model_shape(args->model, shape);
     if (args->hidden != 0)
         shape->hidden = (uint32_t)args->hidden;
     if (args->channels != 0)
         shape->channels = (uint32_t)args->channels;
+    if (args->experts != 0)
+        shape->experts = (uint32_t)args->experts;
+    if (types == NULL && (args->hidden != 0 || args->channels != 0))
+        types = "bf16";
+    if (status == MP_OK && types != NULL && !mp_probe_parse_types(types, shape))
+        status = refuse_types(types);
     return status;
 }
 

@@ -30,7 +30,8 @@
 #define QUIET_MS 30000
 #define CHILDREN_MAX 8
 #define CACHE_BYTES_MAX 65536
-#define FORMAT "moepager probe 2" /* 2: costs are by events, over batches of launches */
+#define FORMAT "moepager probe 3" /* 3: of lists of experts, in their own types */
+#define NAME_BYTES 192
 
 extern char **environ;
 
@@ -148,7 +149,7 @@ static bool listen_to(struct child *child, struct mp_probe *probe)
 static enum mp_status start(const char *argv0, unsigned ordinal, const struct mp_probe_shape *shape,
                             const char *skip, struct child *child)
 {
-    char device[16], hidden[16], channels[16];
+    char device[16], hidden[16], channels[16], experts[16], types[48];
     char *const argv[] = { (char *)"moepager",
                            (char *)"probe",
                            (char *)"--child",
@@ -158,6 +159,10 @@ static enum mp_status start(const char *argv0, unsigned ordinal, const struct mp
                            hidden,
                            (char *)"--channels",
                            channels,
+                           (char *)"--experts",
+                           experts,
+                           (char *)"--types",
+                           types,
                            (char *)"--skip",
                            (char *)skip,
                            NULL };
@@ -168,6 +173,8 @@ static enum mp_status start(const char *argv0, unsigned ordinal, const struct mp
     /* Without experts any will do. */
     snprintf(hidden, sizeof(hidden), "%" PRIu32, shape->hidden != 0 ? shape->hidden : 1);
     snprintf(channels, sizeof(channels), "%" PRIu32, shape->channels != 0 ? shape->channels : 1);
+    snprintf(experts, sizeof(experts), "%" PRIu32, shape->experts != 0 ? shape->experts : 1);
+    snprintf(types, sizeof(types), "%s,%s", mp_wtype_name(shape->gate), mp_wtype_name(shape->down));
     if (pipe2(pipe_fds, O_CLOEXEC) != 0)
         return mp_fail(MP_ERR_IO, "E_PROBE", "cannot measure the device: no pipe: %s",
                        strerror(errno));
@@ -318,9 +325,9 @@ static int open_cache(const char *setting, bool make)
 }
 
 static void name_of(const char *uuid, int driver, const struct mp_probe_shape *shape,
-                    char name[128])
+                    char name[NAME_BYTES])
 {
-    char clean[64];
+    char clean[64], experts[64] = "";
     size_t used = 0;
 
     for (; *uuid != '\0' && used + 1 < sizeof(clean); uuid++)
@@ -329,8 +336,11 @@ static void name_of(const char *uuid, int driver, const struct mp_probe_shape *s
                             ? *uuid
                             : '-';
     clean[used] = '\0';
-    snprintf(name, 128, "probe-%s-%d-%" PRIu32 "x%" PRIu32 ".json", clean, driver, shape->hidden,
-             shape->channels);
+    if (shape->hidden != 0)
+        snprintf(experts, sizeof(experts), "-%s-%s-%" PRIu32, mp_wtype_name(shape->gate),
+                 mp_wtype_name(shape->down), shape->experts);
+    snprintf(name, NAME_BYTES, "probe-%s-%d-%" PRIu32 "x%" PRIu32 "%s.json", clean, driver,
+             shape->hidden, shape->channels, experts);
 }
 
 /* Fill the probe from the text of a file; an error says that it is none of ours. */
@@ -364,7 +374,7 @@ bool mp_probe_load(const char *cache_dir, const char *uuid, int driver,
 {
     const int dir = open_cache(cache_dir, false);
     json_t *root = NULL;
-    char name[128];
+    char name[NAME_BYTES];
     bool ok = false;
 
     if (dir < 0)
@@ -388,6 +398,9 @@ static void put_values(const struct mp_probe *probe, struct mp_json_out *json)
     mp_json_put_i64(json, "driver", probe->driver);
     mp_json_put_u64(json, "hidden", probe->shape.hidden);
     mp_json_put_u64(json, "channels", probe->shape.channels);
+    mp_json_put_u64(json, "experts", probe->shape.experts);
+    mp_json_put_string(json, "gate", mp_wtype_name(probe->shape.gate));
+    mp_json_put_string(json, "down", mp_wtype_name(probe->shape.down));
     mp_json_put_string(json, "trouble", probe->trouble);
     mp_json_object_begin(json, "values");
     for (unsigned i = 0; i < MP_PROBE_COUNT; i++)
@@ -399,7 +412,7 @@ static bool store(const char *cache_dir, const struct mp_probe *probe)
 {
     const int dir = open_cache(cache_dir, true);
     struct mp_json_out json;
-    char name[128], path[192];
+    char name[NAME_BYTES], path[NAME_BYTES + 64];
     struct mp_out out;
     bool ok;
 
@@ -451,9 +464,10 @@ void mp_probe_print(const struct mp_probe *probe, FILE *out)
 {
     fprintf(out,
             "device          %s, driver %d.%d\nexpert          hidden %" PRIu32 ", %" PRIu32
-            " channels, bf16\n",
+            " channels, gate and up %s, down %s, lists of %" PRIu32 "\n",
             probe->device, probe->driver / 1000, probe->driver % 1000 / 10, probe->shape.hidden,
-            probe->shape.channels);
+            probe->shape.channels, mp_wtype_name(probe->shape.gate),
+            mp_wtype_name(probe->shape.down), probe->shape.experts);
     for (unsigned i = 0; i < MP_PROBE_COUNT; i++) {
         if (isnan(probe->value[i]))
             fprintf(out, "%-15s        -       %s\n", items[i].key, items[i].what);

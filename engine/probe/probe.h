@@ -5,6 +5,7 @@
 #include <stdint.h>
 #include <stdio.h>
 
+#include "engine/model/weights.h"
 #include "policy/policy.h"
 #include "vmm/base/status.h"
 #include "vmm/output/json_out.h"
@@ -49,7 +50,7 @@
     X(LAUNCH, "launch", "us", "a kernel behind others on a stream")                         \
     X(GRAPH_LAUNCH, "graph_launch", "us", "a graph of 32 kernels, per kernel")              \
     X(HANDOFF, "handoff", "us", "queue a kernel, wait until the host knows that it ended")  \
-    X(EXPERT_1, "expert_1", "us", "a resident expert, 1 token")                             \
+    X(EXPERT_1, "expert_1", "us", "a resident expert of a list, 1 token")                   \
     X(EXPERT_8, "expert_8", "us", "8 tokens")                                               \
     X(IN_PLACE_1, "in_place_1", "us", "an expert in host memory, 1 token, by the device")   \
     X(IN_PLACE_8, "in_place_8", "us", "8 tokens")                                           \
@@ -68,10 +69,25 @@ enum mp_probe_item {
  * the CPU wrote, it must not be used. */
 enum mp_host_numa { MP_HOST_NUMA_REFUSED, MP_HOST_NUMA_WORKS, MP_HOST_NUMA_BREAKS };
 
-/* Shape of the expert that is timed, in BF16. */
+/* The experts that are timed: their shape, the types of gate and up, and of down, and how many
+ * lists have, on a device, as a layer's list in a step of one token has. hidden 0: none. */
 struct mp_probe_shape {
-    uint32_t hidden, channels;
+    uint32_t hidden, channels, experts;
+    enum mp_wtype gate, down;
 };
+
+/* Those of a model: types as most layers have them. BF16 where that is not known (weights NULL), or
+ * where devices have no kernels for them. */
+struct mp_probe_shape mp_probe_shape_of(const struct mp_model_config *model,
+                                        const struct mp_weights *weights);
+
+/* Bytes of an expert's gate or up, of its down, and of all three. */
+uint64_t mp_probe_gate_bytes(const struct mp_probe_shape *shape);
+uint64_t mp_probe_down_bytes(const struct mp_probe_shape *shape);
+uint64_t mp_probe_expert_bytes(const struct mp_probe_shape *shape);
+
+/* "GATE,DOWN", or one name for both; false: no such types, or they do not fit the shape. */
+bool mp_probe_parse_types(const char *text, struct mp_probe_shape *shape);
 
 struct mp_probe {
     char device[128], uuid[48];

@@ -1,7 +1,6 @@
 /*
- * The probe's steps for work: launches, graphs, and one expert on each executor.
+ * The probe's steps for work: launches, graphs, and experts on each executor.
  */
-#include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -77,16 +76,13 @@ enum mp_status mp_bench_graph(struct mp_bench *bench)
 
 #define ROWS 8
 
-/* The list of one expert, in pinned memory and in device memory. */
-struct list {
-    struct mp_cuda_expert expert;
-    uint32_t row[ROWS];
-};
-
-/* What experts need besides their weights, in device memory. */
+/* Lists of experts, MP_PROBE_BATCH of them, in pinned memory and in device memory: `works` entries,
+ * then the rows of each. And what experts need besides their weights, in device memory. */
 struct work {
-    struct list *host; /* MP_PROBE_BATCH */
+    char *host;
+    uint64_t list_bytes;
     mp_cu_ptr list, x, act, rank;
+    uint32_t works;
 };
 
 static void free_work(struct mp_bench *bench, struct work *work)
@@ -98,116 +94,141 @@ static void free_work(struct mp_bench *bench, struct work *work)
     mp_gpu_free(bench->gpu, work->rank);
 }
 
-static enum mp_status make_work(struct mp_bench *bench, struct work *work)
+static enum mp_status make_work(struct mp_bench *bench, uint32_t works, struct work *work)
 {
     const uint64_t hidden = bench->shape.hidden, channels = bench->shape.channels;
     struct mp_gpu *gpu = bench->gpu;
     enum mp_status status;
 
     memset(work, 0, sizeof(*work));
-    status = mp_gpu_alloc_host(gpu, MP_PROBE_BATCH * sizeof(struct list), "the probe",
+    work->works = works;
+    work->list_bytes = works * (sizeof(struct mp_cuda_expert) + ROWS * sizeof(uint32_t));
+    status = mp_gpu_alloc_host(gpu, MP_PROBE_BATCH * work->list_bytes, "the probe",
                                (void **)&work->host);
     if (status == MP_OK)
-        status = mp_gpu_alloc(gpu, MP_PROBE_BATCH * sizeof(struct list), "the probe", &work->list);
+        status = mp_gpu_alloc(gpu, MP_PROBE_BATCH * work->list_bytes, "the probe", &work->list);
     if (status == MP_OK)
         status = mp_gpu_alloc(gpu, ROWS * hidden * 4, "the probe", &work->x);
     if (status == MP_OK)
-        status = mp_gpu_alloc(gpu, ROWS * channels * 4, "the probe", &work->act);
+        status = mp_gpu_alloc(gpu, works * ROWS * channels * 4, "the probe", &work->act);
     if (status == MP_OK)
-        status = mp_gpu_alloc(gpu, ROWS * hidden * 4, "the probe", &work->rank);
+        status = mp_gpu_alloc(gpu, works * ROWS * hidden * 4, "the probe", &work->rank);
     return status;
 }
 
-/* Queue an expert whose list stands at `list`. */
-static enum mp_status queue_expert(struct mp_bench *bench, const struct work *work, mp_cu_ptr list,
-                                   uint32_t tokens)
+/* Queue the experts of the list at `list`, in two launches as a step does. */
+static enum mp_status queue_list(struct mp_bench *bench, const struct work *work, mp_cu_ptr list,
+                                 uint32_t tokens)
 {
-    const struct mp_cuda_experts params = {
+    const struct mp_probe_shape *shape = &bench->shape;
+    struct mp_cuda_experts params = {
         .work = list,
-        .row = list + offsetof(struct list, row),
+        .row = list + work->works * sizeof(struct mp_cuda_expert),
         .x = work->x,
         .act = work->act,
         .rank = work->rank,
-        .type = MP_WTYPE_BF16,
-        .works = 1,
-        .hidden = bench->shape.hidden,
-        .channels = bench->shape.channels,
-        .top_k = 1,
-        .x_stride = bench->shape.hidden,
+        .type = shape->gate,
+        .works = work->works,
+        .hidden = shape->hidden,
+        .channels = shape->channels,
+        .top_k = work->works,
+        .x_stride = shape->hidden,
         .rows_max = tokens,
     };
     const mp_cu_stream stream = bench->stream[0];
     enum mp_status status =
-        mp_gpu_launch(bench->gpu, stream, mp_cuda_experts_up(MP_WTYPE_BF16, tokens), &params);
+        mp_gpu_launch(bench->gpu, stream, mp_cuda_experts_up(shape->gate, tokens), &params);
 
+    params.type = shape->down;
     if (status == MP_OK)
         status =
-            mp_gpu_launch(bench->gpu, stream, mp_cuda_experts_down(MP_WTYPE_BF16, tokens), &params);
+            mp_gpu_launch(bench->gpu, stream, mp_cuda_experts_down(shape->down, tokens), &params);
     return status;
 }
 
-/* us of an expert, of MP_PROBE_BATCH whose lists are on the device. */
+/* us of an expert, of MP_PROBE_BATCH lists that are on the device. */
 static enum mp_status time_batch(struct mp_bench *bench, const struct work *work, uint32_t tokens,
                                  double *us_p)
 {
     enum mp_status status = mp_bench_begin(bench);
 
     for (unsigned i = 0; i < MP_PROBE_BATCH && status == MP_OK; i++)
-        status = queue_expert(bench, work, work->list + i * sizeof(struct list), tokens);
+        status = queue_list(bench, work, work->list + i * work->list_bytes, tokens);
     if (status == MP_OK)
         status = mp_bench_end(bench, us_p);
-    *us_p /= MP_PROBE_BATCH;
+    *us_p /= MP_PROBE_BATCH * work->works;
     return status;
 }
 
-/* The next MP_PROBE_BATCH experts of the `places` at `weights`, on `tokens` tokens each. */
-static enum mp_status experts_once(struct mp_bench *bench, const struct work *work,
-                                   mp_cu_ptr weights, uint64_t places, uint64_t *at,
-                                   uint32_t tokens, double *us_p)
+/* Each expert of the list has all `tokens`: row t * works + e is that of token t. */
+static void fill_list(const struct mp_bench *bench, const struct work *work, char *list,
+                      mp_cu_ptr weights, uint64_t places, uint64_t *at, uint32_t tokens)
 {
-    const uint64_t matrix = 2ull * bench->shape.hidden * bench->shape.channels;
-    enum mp_status status;
+    const uint64_t gate = mp_probe_gate_bytes(&bench->shape);
+    struct mp_cuda_expert *expert = (struct mp_cuda_expert *)list;
+    uint32_t *row = (uint32_t *)(expert + work->works);
 
-    for (unsigned i = 0; i < MP_PROBE_BATCH; i++) {
-        const mp_cu_ptr here = weights + (*at)++ % places * 3 * matrix;
+    for (uint32_t e = 0; e < work->works; e++) {
+        const mp_cu_ptr here = weights + (*at)++ % places * mp_probe_expert_bytes(&bench->shape);
 
-        work->host[i].expert = (struct mp_cuda_expert){
+        expert[e] = (struct mp_cuda_expert){
             .gate = here,
-            .up = here + matrix,
-            .down = here + 2 * matrix,
+            .up = here + gate,
+            .down = here + 2 * gate,
+            .first = e * tokens,
             .count = tokens,
             .channels = bench->shape.channels,
         };
-        for (uint32_t r = 0; r < ROWS; r++)
-            work->host[i].row[r] = r;
+        for (uint32_t t = 0; t < tokens; t++)
+            *row++ = t * work->works + e;
     }
-    status = mp_gpu_upload(bench->gpu, bench->stream[0], work->list, work->host,
-                           MP_PROBE_BATCH * sizeof(struct list));
+}
+
+/* The next MP_PROBE_BATCH lists of the `places` at `weights`, of `tokens` tokens each. */
+static enum mp_status lists_once(struct mp_bench *bench, const struct work *work, mp_cu_ptr weights,
+                                 uint64_t places, uint64_t *at, uint32_t tokens, double *us_p)
+{
+    const uint64_t bytes = MP_PROBE_BATCH * work->list_bytes;
+    enum mp_status status;
+
+    for (unsigned i = 0; i < MP_PROBE_BATCH; i++)
+        fill_list(bench, work, work->host + i * work->list_bytes, weights, places, at, tokens);
+    status = mp_gpu_upload(bench->gpu, bench->stream[0], work->list, work->host, bytes);
     if (status == MP_OK)
         status = mp_gpu_finish(bench->gpu, bench->stream[0]);
     return status == MP_OK ? time_batch(bench, work, tokens, us_p) : status;
 }
 
-/* Walks over the frame, so that caches do not hold what comes next. */
+static enum mp_status does_not_fit(const struct mp_bench *bench)
+{
+    return mp_fail(MP_ERR_UNSUPPORTED, "E_PROBE",
+                   "an expert of %llu bytes does not fit into what could be allocated",
+                   (unsigned long long)mp_probe_expert_bytes(&bench->shape));
+}
+
+/* Walks over the frame, so that caches do not hold what comes next. No list has a place twice. */
 static enum mp_status experts_in(struct mp_bench *bench, const struct mp_frame *frame,
                                  enum mp_probe_item one)
 {
-    const uint64_t bytes = 6ull * bench->shape.hidden * bench->shape.channels;
-    const uint64_t places = frame->bytes / bytes;
+    const uint32_t wanted = bench->shape.experts > 0 ? bench->shape.experts : 1;
+    const uint64_t places = frame->bytes / mp_probe_expert_bytes(&bench->shape);
     double us[MP_PROBE_BATCHES];
     struct work work;
     uint64_t at = 0;
     enum mp_status status;
 
     if (places == 0)
-        return mp_fail(MP_ERR_UNSUPPORTED, "E_PROBE",
-                       "an expert of %llu bytes does not fit into what could be allocated",
-                       (unsigned long long)bytes);
-    status = make_work(bench, &work);
+        return does_not_fit(bench);
+    status = mp_gpu_load_type(bench->gpu, bench->shape.gate);
+    if (status == MP_OK)
+        status = mp_gpu_load_type(bench->gpu, bench->shape.down);
+    if (status != MP_OK)
+        return status;
+    status = make_work(bench, places < wanted ? (uint32_t)places : wanted, &work);
     for (uint32_t t = 0; t < 2 && status == MP_OK; t++) {
         for (unsigned r = 0; r < MP_PROBE_BATCHES && status == MP_OK; r++)
-            status = experts_once(bench, &work, (uintptr_t)frame->alias, places, &at,
-                                  t == 0 ? 1 : ROWS, &us[r]);
+            status = lists_once(bench, &work, (uintptr_t)frame->alias, places, &at,
+                                t == 0 ? 1 : ROWS, &us[r]);
         if (status == MP_OK)
             mp_bench_put(bench, one + t, mp_bench_median(us, MP_PROBE_BATCHES));
     }
@@ -240,20 +261,21 @@ struct cpu_job {
 static void cpu_part(void *ctx, uint64_t part, unsigned thread)
 {
     const struct cpu_job *job = ctx;
-    const size_t H = job->shape.hidden, F = job->shape.channels, matrix = 2 * H * F;
+    const size_t H = job->shape.hidden, F = job->shape.channels;
+    const size_t matrix = mp_probe_gate_bytes(&job->shape);
     const size_t rows = job->down ? H : F, first = part * job->part_rows;
     const size_t count = first + job->part_rows < rows ? job->part_rows : rows - first;
+    const enum mp_wtype type = job->down ? job->shape.down : job->shape.gate;
+    const char *w = job->weights + mp_wtype_bytes(type, first * (job->down ? F : H));
 
     (void)thread;
     if (job->down) {
-        job->kernels->matmul_blocked(job->y + first, H, job->weights + 2 * matrix + 2 * first * F,
-                                     MP_WTYPE_BF16, F, job->act, F, count, F, job->tokens, 0);
+        job->kernels->matmul_blocked(job->y + first, H, w + 2 * matrix, type, F, job->act, F, count,
+                                     F, job->tokens, 0);
         return;
     }
-    job->kernels->matmul(job->act + first, F, job->weights + 2 * first * H, MP_WTYPE_BF16, H,
-                         job->x, H, count, H, job->tokens);
-    job->kernels->matmul(job->up + first, F, job->weights + matrix + 2 * first * H, MP_WTYPE_BF16,
-                         H, job->x, H, count, H, job->tokens);
+    job->kernels->matmul(job->act + first, F, w, type, H, job->x, H, count, H, job->tokens);
+    job->kernels->matmul(job->up + first, F, w + matrix, type, H, job->x, H, count, H, job->tokens);
     for (size_t t = 0; t < job->tokens; t++)
         job->kernels->silu_mul(job->act + t * F + first, job->up + t * F + first, count);
 }
@@ -271,7 +293,7 @@ static void cpu_expert(struct cpu_job *job, struct mp_pool *pool)
 
 static void cpu_times(struct mp_bench *bench, struct cpu_job *job, struct mp_pool *pool)
 {
-    const uint64_t bytes = 6ull * bench->shape.hidden * bench->shape.channels;
+    const uint64_t bytes = mp_probe_expert_bytes(&bench->shape);
     const uint64_t places = bench->host.bytes / bytes;
     double us[MP_PROBE_RUNS];
     uint64_t at = 0;
@@ -302,9 +324,8 @@ enum mp_status mp_bench_cpu(struct mp_bench *bench)
                                 ? mp_topology_load(NULL, &topology)
                                 : mp_fail_no_memory("the probe", ROWS * (2 * H + 2 * F) * 4);
 
-    if (status == MP_OK && bench->host.bytes < 6ull * H * F)
-        status = mp_fail(MP_ERR_UNSUPPORTED, "E_PROBE",
-                         "an expert does not fit into what could be allocated");
+    if (status == MP_OK && bench->host.bytes < mp_probe_expert_bytes(&bench->shape))
+        status = does_not_fit(bench);
     if (status == MP_OK)
         status = mp_pool_create(&config, topology,
                                 mp_topology_near_node(topology, device->pci, device->host_numa_id),

@@ -64,7 +64,7 @@ static double copy_us(const struct mp_probe *probe, double bytes)
 void mp_probe_costs(const struct mp_probe *probe, uint64_t expert_bytes, uint32_t slices,
                     struct mp_costs *costs)
 {
-    const double probed_bytes = 6.0 * probe->shape.hidden * probe->shape.channels;
+    const double probed_bytes = (double)mp_probe_expert_bytes(&probe->shape);
     const double scale = (double)expert_bytes / probed_bytes;
     const double load_us = copy_us(probe, (double)expert_bytes / slices) * slices;
     struct mp_executor *cpu = &costs->executors[MP_GPU_CPU];

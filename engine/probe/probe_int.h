@@ -11,7 +11,7 @@
  */
 #define MP_PROBE_RUNS 7
 #define MP_PROBE_BATCHES 3
-#define MP_PROBE_BATCH 8 /* experts */
+#define MP_PROBE_BATCH 8 /* lists of experts */
 #define MP_PROBE_STEP_HOST_NUMA "host-numa"
 #define MP_PROBE_BLOCKS 1024 /* grid of kernels that read memory */
 

@@ -10,7 +10,9 @@
 /* Of each of the two frames that are copied and read, at least, where the device has that much:
  * a batch of the largest chunks. */
 #define FRAME_BYTES (UINT64_C(128) << 20)
-#define AHEAD_NS 100000 /* that the device waits before it measures */
+#define LIST_BYTES_MAX (UINT64_C(1) << 30) /* of a list's experts that a frame is made larger for \
+                                            */
+#define AHEAD_NS 100000                    /* that the device waits before it measures */
 #define CACHES                                                                         \
     4 /* of the device that a frame fills: what is read again must not come from there \
        */
@@ -163,6 +165,7 @@ static enum mp_status open_frames(struct mp_bench *bench, unsigned ordinal)
                                               .no_host_handles = !bench->host_handles };
     const struct mp_cuda_device *device = mp_gpu_device(bench->gpu);
     uint64_t free_bytes = 0, total_bytes = 0, bytes = FRAME_BYTES;
+    const uint64_t list_bytes = mp_probe_expert_bytes(&bench->shape) * bench->shape.experts;
     struct mp_backend *backend;
     enum mp_status status = mp_backend_open("cuda", &config, &bench->backend);
 
@@ -170,7 +173,7 @@ static enum mp_status open_frames(struct mp_bench *bench, unsigned ordinal)
         return status;
     backend = bench->backend;
     status = backend->ops->memory_info(backend, MP_TIER_DEVICE, &free_bytes, &total_bytes);
-    while (bytes < CACHES * device->cache_bytes)
+    while (bytes < CACHES * device->cache_bytes || (bytes < list_bytes && bytes < LIST_BYTES_MAX))
         bytes *= 2;
     while (bytes > backend->caps.granule_bytes && bytes > free_bytes / 4)
         bytes /= 2;

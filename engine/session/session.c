@@ -226,11 +226,16 @@ static enum mp_status open_sidecars(const struct mp_run_settings *run,
 static void read_facts(const struct mp_run_settings *run, const struct mp_session_config *config,
                        struct mp_session *s)
 {
-    const struct mp_probe_shape shape = { .hidden = s->model.hidden,
-                                          .channels = s->model.expert_ffn };
+    struct mp_weights *outline = NULL;
+    struct mp_probe_shape shape;
 
     if (!s->device.cuda)
         return;
+    /* The plan, which comes next, says what is wrong with them. */
+    if (mp_weights_describe(s->checkpoint, &s->model, &outline) != MP_OK)
+        mp_error_clear();
+    shape = mp_probe_shape_of(&s->model, outline);
+    mp_weights_destroy(outline);
     mp_device_facts_read(run, &s->device, &shape, config->probe && !config->plan_only,
                          mp_policies_want_costs(&s->engine_config.policies), &s->facts);
     s->engine_config.backend_config.no_host_handles = s->facts.no_host_handles;

@@ -8,6 +8,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "engine/convert/convert.h"
 #include "engine/forward/cuda/device.h"
 #include "engine/session/generate.h"
 #include "engine/probe/probe.h"
@@ -80,9 +81,9 @@ static const struct mp_costs *costs_of(const struct mp_session *session)
 }
 
 /* A link that is so slow that loads show, whatever else takes time. */
-static void store_probe(uint32_t hidden, uint32_t channels, double remap_us)
+static void store_probe(struct mp_probe_shape shape, double expert_us, double remap_us)
 {
-    struct mp_probe probe = { .shape = { .hidden = hidden, .channels = channels } };
+    struct mp_probe probe = { .shape = shape };
     const struct mp_cuda *cuda;
     struct mp_cuda_device device;
 
@@ -94,11 +95,86 @@ static void store_probe(uint32_t hidden, uint32_t channels, double remap_us)
     probe.value[MP_PROBE_COPY_1M_1] = 1e-3;
     for (unsigned i = MP_PROBE_MAP_2M; i <= MP_PROBE_REMAP_BUSY_64M; i++)
         probe.value[i] = remap_us / 3;
-    probe.value[MP_PROBE_EXPERT_8] = probe.value[MP_PROBE_CPU_8] = 8;
+    probe.value[MP_PROBE_CPU_8] = 8;
+    probe.value[MP_PROBE_EXPERT_1] = expert_us;
+    probe.value[MP_PROBE_EXPERT_8] = 8 * expert_us;
     snprintf(probe.device, sizeof(probe.device), "%s", device.name);
     snprintf(probe.uuid, sizeof(probe.uuid), "%s", device.uuid);
     probe.driver = cuda->version;
     CHECK(mp_probe_store(cache, &probe));
+}
+
+/* What was measured of another type, or of lists of another length, does not count. */
+static void costs_are_those_of_the_models_types(void)
+{
+    const struct mp_probe_shape own = { 128, 96, 4, MP_WTYPE_Q8_0, MP_WTYPE_Q8_0 };
+    const struct mp_pool_config pool_config = { .threads = 1 };
+    struct mp_probe_shape other = own;
+    struct mp_topology *topology = NULL;
+    struct mp_convert_report report;
+    struct mp_session session;
+    char path[4200];
+    struct mp_convert_config job = { .model = "models/tiny-moe", .out = path, .type = "q8_0" };
+
+    snprintf(path, sizeof(path), "%s/q8_0.gguf", test_tmpdir());
+    CHECK_EQ(mp_topology_load(NULL, &topology), MP_OK);
+    CHECK_EQ(mp_pool_create(&pool_config, topology, 0, &job.pool), MP_OK);
+    CHECK_EQ(mp_convert(&job, &report), MP_OK);
+    mp_pool_destroy(job.pool);
+    mp_topology_destroy(topology);
+    other.gate = other.down = MP_WTYPE_BF16;
+    store_probe(other, 5, 3);
+    other = own;
+    other.experts = 1;
+    store_probe(other, 5, 3);
+    for (int known = 0; known < 2; known++) {
+        if (known)
+            store_probe(own, 7, 3);
+        choose("cuda", "lru", true);
+        settings.run.probe = MP_PROBE_CACHED;
+        open_session(path, &session);
+        /* Nothing depends on the tokens of an expert: 1 us fixed, the least, and 7 for each. */
+        CHECK_EQ(costs_of(&session)->executors[MP_GPU_DEVICE].token_ns, known ? 7000 : 0);
+        mp_session_close(&session);
+    }
+    check_nothing_lives();
+}
+
+/* Of what a child measured, by the device's clock, which says 2 ms for each batch of lists. */
+static uint64_t measured_ns(uint32_t experts)
+{
+    const struct mp_probe_shape shape = { 64, 32, experts, MP_WTYPE_Q8_0, MP_WTYPE_BF16 };
+    struct mp_probe probe = { .shape = shape };
+    FILE *out = tmpfile();
+    struct mp_costs costs;
+    char key[64];
+    double value;
+
+    CHECK(out != NULL);
+    CHECK_EQ(mp_probe_measure(0, &shape, "host-numa,copies,launches,graph,cpu,maps,maps-busy,reads",
+                              out),
+             MP_OK);
+    rewind(out);
+    while (fscanf(out, "%63s", key) == 1) {
+        const enum mp_probe_item item = mp_probe_find(key, strlen(key));
+
+        if (item < MP_PROBE_COUNT && fscanf(out, "%lf", &value) == 1)
+            probe.value[item] = value;
+    }
+    CHECK_EQ(fclose(out), 0);
+    mp_probe_costs(&probe, mp_probe_expert_bytes(&shape), 1, &costs);
+    return costs.executors[MP_GPU_DEVICE].fixed_ns;
+}
+
+/* A step starts a layer's experts with two launches: what they cost is shared out. */
+static void an_expert_costs_its_share_of_a_list(void)
+{
+    fake_api.elapsed(2);
+    CHECK_EQ(measured_ns(1), 250000);
+    CHECK_EQ(measured_ns(4), 62500);
+    CHECK_EQ(measured_ns(8), 31250);
+    fake_api.elapsed(0);
+    check_nothing_lives();
 }
 
 static void costs_are_those_of_whole_experts(void)
@@ -318,7 +394,8 @@ static void mappings_that_cost_little_make_windows(void)
     for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
         struct mp_session session;
 
-        store_probe(128, 96, cases[i].remap_us);
+        store_probe((struct mp_probe_shape){ 128, 96, 4, MP_WTYPE_BF16, MP_WTYPE_BF16 }, 1,
+                    cases[i].remap_us);
         choose("cuda", "lru", true);
         settings.run.probe = cases[i].use;
         CHECK_EQ(mp_opt_set(settings.groups, "MOEPAGER_ADDRESSING", cases[i].setting), MP_OK);
@@ -358,9 +435,11 @@ int main(void)
     clock_of_sessions = mp_clock_monotonic();
     snprintf(cache, sizeof(cache), "%s/cache", test_tmpdir());
     CHECK_EQ(mkdir(cache, 0700), 0);
-    store_probe(40, 24, 3);
+    store_probe((struct mp_probe_shape){ 40, 24, 2, MP_WTYPE_BF16, MP_WTYPE_BF16 }, 1, 3);
     RUN(profiles_say_whether_they_ask);
     RUN(costs_are_those_of_whole_experts);
+    RUN(costs_are_those_of_the_models_types);
+    RUN(an_expert_costs_its_share_of_a_list);
     RUN(mappings_that_cost_little_make_windows);
     RUN(a_deterministic_run_has_frozen_costs);
     RUN(what_depends_on_copies_is_refused_in_a_deterministic_run);

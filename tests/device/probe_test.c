@@ -19,7 +19,8 @@
 
 #define MEMORY "104857600" /* little: kernels are slow on the CPU */
 
-static const struct mp_probe_shape shape = { .hidden = 64, .channels = 32 };
+static const struct mp_probe_shape shape = { 64, 32, 4, MP_WTYPE_Q8_0, MP_WTYPE_BF16 };
+#define EXPERT_BYTES (2 * 64 * 34 + 64 * 32 * 2)
 static char dir[64];
 
 /* A program that stands in for the child; returns its path. */
@@ -205,16 +206,20 @@ static void make_older(const char *path)
 
     CHECK(file != NULL);
     text[fread(text, 1, sizeof(text) - 1, file)] = '\0';
-    version = strstr(text, "moepager probe 2");
+    version = strstr(text, "moepager probe 3");
     CHECK(version != NULL);
     CHECK_EQ(fseek(file, version - text + (long)strlen("moepager probe "), SEEK_SET), 0);
-    fputc('1', file);
+    fputc('2', file);
     CHECK_EQ(fclose(file), 0);
 }
 
 static void kept_and_found_again(void)
 {
-    const struct mp_probe_shape other = { .hidden = 64, .channels = 33 }, none = { .hidden = 0 };
+    static const struct mp_probe_shape others[] = { { 64, 33, 4, MP_WTYPE_Q8_0, MP_WTYPE_BF16 },
+                                                    { 64, 32, 2, MP_WTYPE_Q8_0, MP_WTYPE_BF16 },
+                                                    { 64, 32, 4, MP_WTYPE_BF16, MP_WTYPE_BF16 },
+                                                    { 64, 32, 4, MP_WTYPE_Q8_0, MP_WTYPE_Q8_0 } };
+    const struct mp_probe_shape none = { .hidden = 0 };
     struct mp_probe probe, again;
     char path[192];
     FILE *file;
@@ -232,21 +237,22 @@ static void kept_and_found_again(void)
     forget(&probe);
     CHECK(!mp_probe_load(dir, probe.uuid, 13000, &none, &again));
     CHECK(mp_probe_store(dir, &probe));
-    snprintf(path, sizeof(path), "%s/probe-GPU-------x-13000-64x32.json", dir);
+    snprintf(path, sizeof(path), "%s/probe-GPU-------x-13000-64x32-q8_0-bf16-4.json", dir);
     make_older(path);
     CHECK(!mp_probe_load(dir, probe.uuid, 13000, &shape, &again));
     forget(&probe);
     CHECK(!mp_probe_load(dir, probe.uuid, 13010, &shape, &again));
-    CHECK(!mp_probe_load(dir, probe.uuid, 13000, &other, &again));
+    for (size_t i = 0; i < sizeof(others) / sizeof(others[0]); i++)
+        CHECK(!mp_probe_load(dir, probe.uuid, 13000, &others[i], &again));
     CHECK(!mp_probe_load("none", probe.uuid, 13000, &shape, &again));
     CHECK(!mp_probe_store("none", &probe));
     CHECK(!mp_probe_store("/nonexistent", &probe));
 
     /* A uuid is no path. */
-    snprintf(path, sizeof(path), "%s/probe-GPU-------x-13000-64x32.json", dir);
+    snprintf(path, sizeof(path), "%s/probe-GPU-------x-13000-64x32-q8_0-bf16-4.json", dir);
     file = fopen(path, "w");
     CHECK(file != NULL);
-    fputs("{\"format\": \"moepager probe 2\", \"device\": \"x\", \"values\": 3}", file);
+    fputs("{\"format\": \"moepager probe 3\", \"device\": \"x\", \"values\": 3}", file);
     CHECK_EQ(fclose(file), 0);
     CHECK(!mp_probe_load(dir, probe.uuid, 13000, &shape, &again));
     CHECK_EQ(mp_error_last()->status, MP_OK);
@@ -306,8 +312,8 @@ static void costs_of_units(void)
     probe.value[MP_PROBE_EXPERT_1] = 10;
     probe.value[MP_PROBE_EXPERT_8] = 8; /* noise: no cost per token */
     probe.value[MP_PROBE_IN_PLACE_8] = NAN;
-    mp_probe_costs(&probe, 2 * 6 * 64 * 32, 1, &costs); /* twice the probed expert */
-    CHECK_EQ(costs.load_ns, 2 * 6 * 64 * 32 / 20);
+    mp_probe_costs(&probe, 2 * EXPERT_BYTES, 1, &costs); /* twice the probed expert */
+    CHECK_EQ(costs.load_ns, 2 * EXPERT_BYTES / 20);
     CHECK_EQ(costs.executors[MP_GPU_CPU].token_ns, 20000);
     CHECK_EQ(costs.executors[MP_GPU_CPU].fixed_ns, 180000);
     CHECK_EQ(costs.executors[MP_GPU_CPU].handoff_ns, 5000);
@@ -411,11 +417,13 @@ static double value_of(const char *said, const char *key)
     return strtod(at + strlen(line), NULL);
 }
 
-/* Experts are timed eight at a time: three times each for 1 and 8 tokens, in device memory and in
- * place. */
+#define EXPERTS_ONLY "copies,launches,graph,cpu,maps,maps-busy,reads"
+
+/* Lists of four experts are timed eight at a time: three times each for 1 and 8 tokens, in device
+ * memory and in place. */
 static void experts_are_timed_in_batches(void)
 {
-    static const char skip[] = "copies,launches,graph,cpu,maps,maps-busy,reads";
+    static const char skip[] = EXPERTS_ONLY;
     static char said[4096];
 
     find_fake();
@@ -425,8 +433,44 @@ static void experts_are_timed_in_batches(void)
     fake_api.elapsed(0);
     CHECK_EQ(fake_api.calls("cuEventElapsedTime"), 2 * 2 * 3);
     CHECK(fake_api.calls("cuLaunchKernel") >= 2 * 2 * 3 * (2 * 8 + 1));
-    CHECK(value_of(said, "expert_8") == 250);
-    CHECK(value_of(said, "in_place_1") == 250);
+    CHECK(value_of(said, "expert_8") == 250 / 4.0);
+    CHECK(value_of(said, "in_place_1") == 250 / 4.0);
+}
+
+/* Gate and up by the kernels of their type, down by those of its. */
+static void experts_are_timed_in_their_own_types(void)
+{
+    static const char *const kernels[] = { "experts_up1_q8_0", "experts_up8_q8_0",
+                                           "experts_down1_bf16", "experts_down8_bf16" };
+    static char said[4096];
+
+    for (size_t i = 0; i < sizeof(kernels) / sizeof(kernels[0]); i++) {
+        char later[64];
+
+        fake_api.reset();
+        snprintf(later, sizeof(later), "later:mp_%s", kernels[i]);
+        fake_api.fail(later, 0, MP_CU_ERROR_UNKNOWN, false);
+        CHECK(measure(EXPERTS_ONLY ",in-place", said));
+        CHECK(strstr(said, "failed experts") != NULL);
+        fake_api.clear();
+    }
+    fake_api.reset();
+}
+
+static void types_are_named(void)
+{
+    struct mp_probe_shape found = { .hidden = 64, .channels = 32 };
+
+    CHECK(mp_probe_parse_types("q4_0,q8_0", &found));
+    CHECK(found.gate == MP_WTYPE_Q4_0 && found.down == MP_WTYPE_Q8_0);
+    CHECK(mp_probe_parse_types("f16", &found));
+    CHECK(found.gate == MP_WTYPE_F16 && found.down == MP_WTYPE_F16);
+    CHECK(!mp_probe_parse_types("q8_0,q4_k", &found)); /* blocks of 256 */
+    CHECK(!mp_probe_parse_types("bf16,", &found));
+    CHECK(!mp_probe_parse_types("bf16,f16,f16", &found));
+    CHECK(!mp_probe_parse_types("bf", &found));
+    CHECK(!mp_probe_parse_types("unknown", &found));
+    CHECK(found.gate == MP_WTYPE_F16 && found.down == MP_WTYPE_F16);
 }
 
 /* The same clock says what the link and the memory do: of a frame, 16 MiB on this device, in chunks
@@ -521,10 +565,12 @@ int main(int argc, char **argv)
     } else if (!strcmp(argv[1], "places")) {
         RUN(every_place_of_the_memory_steps_fails);
         RUN(experts_are_timed_in_batches);
+        RUN(experts_are_timed_in_their_own_types);
         RUN(the_devices_clock_times_copies_and_reads);
     } else {
         RUN(a_crash_costs_one_step);
         RUN(the_middle_of_several_counts);
+        RUN(types_are_named);
         RUN(a_child_that_does_nothing_is_an_error);
         RUN(kept_and_found_again);
         RUN(loads_cost_what_their_chunks_do);

@@ -35,7 +35,8 @@ struct mp_args {
     uint64_t top_k;            /* UINT64_MAX: not given */
     uint64_t window, tokens;   /* tokens: UINT64_MAX: not given */
     uint64_t perplexity, divergence, predictors, tokens_ahead, features, token_heat;
-    uint64_t hidden, channels, fresh, child, check;
+    uint64_t hidden, channels, experts, fresh, child, check;
+    const char *types; /* of probe */
     uint64_t chat, special, json, csv, ignore_eos, trace_scores, check_values, markdown, force;
     uint64_t help, help_all;
     char **program; /* of preload: the command and its arguments; of plot: all; NULL: not given */

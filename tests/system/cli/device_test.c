@@ -358,7 +358,7 @@ static void costs_are_measured_by_auto_alone(void)
     char kept[4200], pattern[4200];
 
     snprintf(kept, sizeof(kept), "MOEPAGER_CACHE_DIR=%s", cli_path("costs"));
-    snprintf(pattern, sizeof(pattern), "%s/probe-*-128x96.json", cli_path("costs"));
+    snprintf(pattern, sizeof(pattern), "%s/probe-*-128x96-*.json", cli_path("costs"));
     CHECK_EQ(mkdir(cli_path("costs"), 0700), 0);
     for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
         const struct cli cli = { .args = { "run", "--model", CLI_MODEL, "--prompt", "a",

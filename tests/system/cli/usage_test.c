@@ -28,6 +28,8 @@ static void commands_and_flags_are_distinguished(void)
     REFUSED(2, "'--budget' needs a value", RUN_MODEL, "--prompt", "a", "--budget");
     REFUSED(2, "--check-values needs --model", "info", "--check-values");
     REFUSED(2, "--channels: got '0', need a whole number from 1", "probe", "--channels", "0");
+    REFUSED(2, "--types: got 'q8_0,q5', need types such as bf16", "probe", "--types", "q8_0,q5",
+            "--device", "cuda");
     REFUSED(2, "--device: got 'cpu', but what is measured is a GPU: need cuda or cuda:N", "probe",
             "--device", "cpu");
     REFUSED(2, "--skip needs --child", "probe", "--skip", "maps");
