@@ -6,6 +6,7 @@
 #include "engine/cli/commands.h"
 #include "engine/model/config.h"
 #include "engine/probe/probe.h"
+#include "engine/session/device_facts.h"
 #include "vmm/backend/cuda/cuda_driver.h"
 #include "vmm/base/error.h"
 #include "vmm/base/log.h"
@@ -40,7 +41,7 @@ static enum mp_status model_shape(const char *path, struct mp_probe_shape *shape
     if (status == MP_OK)
         status = mp_weights_describe(checkpoint, &model, &weights);
     if (status == MP_OK)
-        *shape = mp_probe_shape_of(&model, weights);
+        *shape = mp_device_facts_shape(&model, weights);
     mp_weights_destroy(weights);
     mp_checkpoint_close(checkpoint);
     return status;

@@ -5,7 +5,7 @@
 #include <stdint.h>
 #include <stdio.h>
 
-#include "engine/model/weights.h"
+#include "kernels/cpu/types.h"
 #include "policy/policy.h"
 #include "vmm/base/status.h"
 #include "vmm/output/json_out.h"
@@ -76,10 +76,8 @@ struct mp_probe_shape {
     enum mp_wtype gate, down;
 };
 
-/* Those of a model: types as most layers have them. BF16 where that is not known (weights NULL), or
- * where devices have no kernels for them. */
-struct mp_probe_shape mp_probe_shape_of(const struct mp_model_config *model,
-                                        const struct mp_weights *weights);
+/* Are rows whole blocks of types that devices have kernels for? */
+bool mp_probe_shape_fits(const struct mp_probe_shape *shape);
 
 /* Bytes of an expert's gate or up, of its down, and of all three. */
 uint64_t mp_probe_gate_bytes(const struct mp_probe_shape *shape);

@@ -1,5 +1,5 @@
 /*
- * The experts that a probe times: those of a model, or of the command line.
+ * The experts that a probe times.
  */
 #include <string.h>
 
@@ -27,7 +27,7 @@ static bool fits(enum mp_wtype type, uint32_t columns)
     return mp_cuda_type(type) != NULL && columns % mp_wtype_info(type)->block_elements == 0;
 }
 
-static bool shape_fits(const struct mp_probe_shape *shape)
+bool mp_probe_shape_fits(const struct mp_probe_shape *shape)
 {
     return fits(shape->gate, shape->hidden) && fits(shape->down, shape->channels);
 }
@@ -51,49 +51,9 @@ bool mp_probe_parse_types(const char *text, struct mp_probe_shape *shape)
     changed.gate = changed.down = find_type(text, bytes);
     if (comma != NULL)
         changed.down = find_type(comma + 1, strlen(comma + 1));
-    if (changed.gate == MP_WTYPE_COUNT || changed.down == MP_WTYPE_COUNT || !shape_fits(&changed))
+    if (changed.gate == MP_WTYPE_COUNT || changed.down == MP_WTYPE_COUNT ||
+        !mp_probe_shape_fits(&changed))
         return false;
     *shape = changed;
     return true;
-}
-
-/* Of the first expert of each layer, the types that most have; the first of equals. */
-static const struct mp_expert_types *usual_types(const struct mp_model_config *model,
-                                                 const struct mp_weights *weights)
-{
-    const struct mp_expert_types *types = weights->unit_types, *best = NULL;
-    uint32_t most = 0;
-
-    for (uint32_t i = 0; i < model->moe_layers; i++) {
-        uint32_t count = 0;
-
-        for (uint32_t k = 0; k < model->moe_layers; k++)
-            count += mp_expert_types_same(&types[i * model->experts], &types[k * model->experts]);
-        if (count > most) {
-            most = count;
-            best = &types[i * model->experts];
-        }
-    }
-    return best;
-}
-
-struct mp_probe_shape mp_probe_shape_of(const struct mp_model_config *model,
-                                        const struct mp_weights *weights)
-{
-    const struct mp_expert_types *usual = weights != NULL ? usual_types(model, weights) : NULL;
-    struct mp_probe_shape shape = {
-        .hidden = model->hidden,
-        .channels = model->expert_ffn,
-        .experts = model->experts_per_token,
-        .gate = MP_WTYPE_BF16,
-        .down = MP_WTYPE_BF16,
-    };
-
-    if (usual != NULL) {
-        shape.gate = usual->piece[MP_PIECE_GATE];
-        shape.down = usual->piece[MP_PIECE_DOWN];
-    }
-    if (!shape_fits(&shape))
-        shape.gate = shape.down = MP_WTYPE_BF16;
-    return shape;
 }

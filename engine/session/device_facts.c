@@ -12,6 +12,47 @@
 
 #define PROGRAM "/proc/self/exe"
 
+/* Of the first expert of each layer, the types that most have; the first of equals. */
+static const struct mp_expert_types *usual_types(const struct mp_model_config *model,
+                                                 const struct mp_weights *weights)
+{
+    const struct mp_expert_types *types = weights->unit_types, *best = NULL;
+    uint32_t most = 0;
+
+    for (uint32_t i = 0; i < model->moe_layers; i++) {
+        uint32_t count = 0;
+
+        for (uint32_t k = 0; k < model->moe_layers; k++)
+            count += mp_expert_types_same(&types[i * model->experts], &types[k * model->experts]);
+        if (count > most) {
+            most = count;
+            best = &types[i * model->experts];
+        }
+    }
+    return best;
+}
+
+struct mp_probe_shape mp_device_facts_shape(const struct mp_model_config *model,
+                                            const struct mp_weights *weights)
+{
+    const struct mp_expert_types *usual = weights != NULL ? usual_types(model, weights) : NULL;
+    struct mp_probe_shape shape = {
+        .hidden = model->hidden,
+        .channels = model->expert_ffn,
+        .experts = model->experts_per_token,
+        .gate = MP_WTYPE_BF16,
+        .down = MP_WTYPE_BF16,
+    };
+
+    if (usual != NULL) {
+        shape.gate = usual->piece[MP_PIECE_GATE];
+        shape.down = usual->piece[MP_PIECE_DOWN];
+    }
+    if (!mp_probe_shape_fits(&shape))
+        shape.gate = shape.down = MP_WTYPE_BF16;
+    return shape;
+}
+
 static bool find_costs(const struct mp_run_settings *run, const struct mp_device_choice *device,
                        const struct mp_probe_shape *shape, int driver, bool may_measure,
                        struct mp_probe *probe)

@@ -1,8 +1,9 @@
 #ifndef MP_DEVICE_FACTS_H
 #define MP_DEVICE_FACTS_H
 
-#include "engine/session/device_choice.h"
+#include "engine/model/weights.h"
 #include "engine/probe/probe.h"
+#include "engine/session/device_choice.h"
 
 /*
  * Measured facts about a device that a run needs: from the cache of `moepager probe`, or measured
@@ -13,6 +14,11 @@ struct mp_device_facts {
     struct mp_probe probe;
     bool no_host_handles; /* memory by handle on a NUMA node must not be tried here */
 };
+
+/* The experts to time for a model: types as most layers have them. BF16 where that is not known
+ * (weights NULL), or where devices have no kernels for them. */
+struct mp_probe_shape mp_device_facts_shape(const struct mp_model_config *model,
+                                            const struct mp_weights *weights);
 
 /*
  * For a CUDA device. `may_run`: this program is moepager and may run itself as a child.

@@ -234,7 +234,7 @@ static void read_facts(const struct mp_run_settings *run, const struct mp_sessio
     /* The plan, which comes next, says what is wrong with them. */
     if (mp_weights_describe(s->checkpoint, &s->model, &outline) != MP_OK)
         mp_error_clear();
-    shape = mp_probe_shape_of(&s->model, outline);
+    shape = mp_device_facts_shape(&s->model, outline);
     mp_weights_destroy(outline);
     mp_device_facts_read(run, &s->device, &shape, config->probe && !config->plan_only,
                          mp_policies_want_costs(&s->engine_config.policies), &s->facts);
