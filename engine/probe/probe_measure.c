@@ -10,12 +10,11 @@
 /* Of each of the two frames that are copied and read, at least, where the device has that much:
  * a batch of the largest chunks. */
 #define FRAME_BYTES (UINT64_C(128) << 20)
-#define LIST_BYTES_MAX (UINT64_C(1) << 30) /* of a list's experts that a frame is made larger for \
-                                            */
-#define AHEAD_NS 100000                    /* that the device waits before it measures */
-#define CACHES                                                                         \
-    4 /* of the device that a frame fills: what is read again must not come from there \
-       */
+/* Of a list's experts, for which a frame is made larger. */
+#define LIST_BYTES_MAX (UINT64_C(1) << 30)
+#define AHEAD_NS 100000 /* that the device waits before it measures */
+/* Of the device, that a frame fills: what is read again must not come from there. */
+#define CACHES 4
 
 void mp_bench_put(const struct mp_bench *bench, enum mp_probe_item item, double value)
 {
