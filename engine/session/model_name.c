@@ -148,6 +148,14 @@ static enum mp_status find_snapshot(const char *model, char out[PATH_BYTES])
     return MP_OK;
 }
 
+/* A directory with weights? A configuration alone is there, too, where somebody has looked at a
+ * model. */
+static bool is_model(const char *snapshot)
+{
+    return exists(snapshot, "config.json") && (exists(snapshot, "model.safetensors") ||
+                                               exists(snapshot, "model.safetensors.index.json"));
+}
+
 struct search {
     const char *prefix, *tag; /* of files; "" where there is none */
     char *path;               /* of the first one; "": none yet */
@@ -227,8 +235,7 @@ static enum mp_status find_in_hub(const char *hub, const char *org, const char *
     status = find_snapshot(model, snapshot);
     if (status != MP_OK || snapshot[0] == '\0')
         return status;
-    if (tag[0] == '\0' && exists(snapshot, "config.json") &&
-        (exists(snapshot, "model.safetensors") || exists(snapshot, "model.safetensors.index.json")))
+    if (tag[0] == '\0' && is_model(snapshot))
         memcpy(path, snapshot, PATH_BYTES);
     else
         search_folder(snapshot, &search);
@@ -291,7 +298,7 @@ static void list_hub(const char *hub, const struct search *all)
         if (name_of_folder(list[i]->d_name, name) &&
             snprintf(model, sizeof(model), "%s/%s", hub, list[i]->d_name) < (int)sizeof(model) &&
             find_snapshot(model, snapshot) == MP_OK && snapshot[0] != '\0') {
-            if (exists(snapshot, "config.json"))
+            if (is_model(snapshot))
                 all->fn(all->ctx, name, snapshot);
             search_folder(snapshot, &search);
         }

@@ -4,7 +4,10 @@
 #include "tests/system/cli/cli.h"
 #include "tests/system/cli/refused.h"
 
+#include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
 #include "tests/support/test.h"
 
@@ -259,6 +262,32 @@ static void info_shows_sizes_and_what_is_missing(void)
     cli_free(&result);
 }
 
+/* A cache as Hugging Face's programs leave it. */
+static void models_of_a_cache_are_listed_and_run(void)
+{
+    char cache[4200], model[4200];
+    struct cli cli = { .args = { "info", "--json" }, .env = { cache, "LLAMA_CACHE=/nowhere" } };
+    json_t *json, *listed;
+
+    snprintf(cache, sizeof(cache), "HF_HUB_CACHE=%s", cli_path("hub"));
+    CHECK_EQ(mkdir(cli_path("hub"), 0755), 0);
+    CHECK_EQ(mkdir(cli_path("hub/models--Org--Tiny"), 0755), 0);
+    CHECK_EQ(mkdir(cli_path("hub/models--Org--Tiny/snapshots"), 0755), 0);
+    CHECK(realpath(CLI_MODEL, model) != NULL);
+    CHECK_EQ(symlink(model, cli_path("hub/models--Org--Tiny/snapshots/abc")), 0);
+    json = cli_json(&cli);
+    listed = json_object_get(json, "cached_models");
+    CHECK_EQ(json_array_size(listed), 1);
+    CHECK_STR(json_string_value(json_object_get(json_array_get(listed, 0), "name")), "Org/Tiny");
+    json_decref(json);
+    cli = (struct cli){ .args = { "bench", "--model", "Org/Tiny", "--prompt-tokens", "4",
+                                  "--gen-tokens", "2", "--json" },
+                        .env = { cache, "LLAMA_CACHE=/nowhere" } };
+    json_decref(cli_json(&cli));
+    cli.args[2] = "Org/Tinny";
+    cli_expect(&cli, 2, "in no cache: 'Org/Tinny'");
+}
+
 /* With the driver of tests/device/fakecuda, whose folder is in FAKECUDA_DIR. */
 static void info_lists_cuda_devices(void)
 {
@@ -296,6 +325,7 @@ int main(int argc, char **argv)
     RUN(a_flag_has_one_meaning);
     RUN(experts_find_more_in_help_all);
     RUN(info_shows_sizes_and_what_is_missing);
+    RUN(models_of_a_cache_are_listed_and_run);
     RUN(info_lists_cuda_devices);
     return 0;
 }

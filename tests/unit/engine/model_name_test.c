@@ -93,6 +93,7 @@ static void fill(void)
     make(FILES "snapshots/ccc/m-BF16.gguf", "");
     make(FILES "snapshots/ccc/mmproj-a.gguf", "");
     make("hub/models--Org--Empty/snapshots/ddd/README.md", "");
+    make("hub/models--Org--Looked-At/snapshots/eee/config.json", "{}"); /* without weights */
     make("hub/models--Org--Bad/refs/main", "../../../etc");
     make("hub/models--nothing", "");
     make("llama/Org_Old_old-q8_0.gguf", "");
