@@ -107,6 +107,22 @@ def check_drafts(build, model):
         check((done.returncode, "of a draft" in done.stderr), (wanted, wanted == 2), line)
 
 
+def check_layer_cost(moepager):
+    """Layers cost more than nothing, and what their weights take is part of it."""
+    tool = [sys.executable, ROOT / "tools/bench/layer_cost", "--moepager", moepager]
+    cost = run_json([*tool, "--hidden", 256, "--layers", "4,8", "--threads", "1,2", "--rounds", 3,
+                     "--gen-tokens", 8, "--json"])
+    # In BF16: q, o; k, v; 2 of 16 experts; the router. Norms come on top.
+    parts = 2 * (2 * 256 * 256 + 2 * 256 * 64 + 2 * 3 * 256 * 256 + 16 * 256)
+    check(parts <= cost["layer_bytes"] <= 1.02 * parts, True, f"{cost['layer_bytes']} bytes of a layer")
+    check([row["threads"] for row in cost["threads"]], [1, 2], "threads")
+    check([row for row in cost["threads"] if row["weights_us"] <= 0 or
+           abs(row["layer_us"] - row["weights_us"] - row["rest_us"]) > 1e-6], [], "parts of a layer")
+    for flags in (["--layers", "4"], ["--layers", "a,b"], ["--hidden", "100"], ["--rounds", "0"]):
+        done = subprocess.run([*tool, *flags], stderr=subprocess.DEVNULL)
+        check(done.returncode, 2, f"layer_cost {flags}")
+
+
 def check_steps(build, model, folder):
     """A build against itself; ids from a file, and those that are none."""
     program, tokens = build / "bench_steps_pager", folder / "ids"
@@ -171,6 +187,7 @@ def main():
                 raise
             print(f"skipped: {error}")
             return 77
+        check_layer_cost(moepager)
         check_machine(machine)
         check_fill(moepager.with_name("bench_reader"), machine.file)
         check_movement(moepager, model, machine.file, folder)
