@@ -23,10 +23,11 @@ foreach(ptx IN LISTS mp_ptx)
     if(NOT name MATCHES "^tensor_")
         add_test(NAME static/ptxas:${name} COMMAND tools/make_ptx --assemble ${name}
             WORKING_DIRECTORY ${PROJECT_SOURCE_DIR})
-        set_tests_properties(static/ptxas:${name} PROPERTIES LABELS static SKIP_RETURN_CODE 77)
+        set_tests_properties(static/ptxas:${name} PROPERTIES LABELS static SKIP_RETURN_CODE 77
+            COST -2) # last, beside system/tools/gpu_run_all, each on one processor
     endif()
 endforeach()
-set_tests_properties(static/ptxas:kernels PROPERTIES COST 190)
+set_tests_properties(static/ptxas:kernels PROPERTIES COST -1.5)
 add_test(NAME static/ptxas_full COMMAND tools/make_ptx --report WORKING_DIRECTORY ${PROJECT_SOURCE_DIR})
 set_tests_properties(static/ptxas_full PROPERTIES LABELS full SKIP_RETURN_CODE 77 TIMEOUT 3600)
 add_test(NAME static/mutation COMMAND python3 tests/mutation/run.py --check ${PROJECT_BINARY_DIR}

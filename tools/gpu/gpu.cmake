@@ -31,10 +31,9 @@ if(NOT sanitizers AND NOT MP_COVERAGE)
     add_dependencies(gpu_check_kernels fakecuda)
     add_test(NAME system/tools/check_kernels COMMAND tests/system/tools/check_kernels.py ${CMAKE_BINARY_DIR}
         WORKING_DIRECTORY ${PROJECT_SOURCE_DIR})
-    # A long test begins first (COST).
-    set_tests_properties(system/tools/check_kernels PROPERTIES TIMEOUT 300 COST 160)
+    set_tests_properties(system/tools/check_kernels PROPERTIES TIMEOUT 300)
     add_test(NAME system/tools/gpu_run_all COMMAND tests/system/tools/gpu_run.py all
         ${CMAKE_BINARY_DIR} ${CMAKE_BINARY_DIR}/gpu-dry-run
         WORKING_DIRECTORY ${PROJECT_SOURCE_DIR})
-    set_tests_properties(system/tools/gpu_run_all PROPERTIES TIMEOUT 1200 LABELS "slow")
+    set_tests_properties(system/tools/gpu_run_all PROPERTIES TIMEOUT 1200 LABELS "slow" COST -1)
 endif()
