@@ -102,13 +102,6 @@ struct mp_cuda_softmax {
     uint32_t width, tokens, stride, pad;
 };
 
-/* y[i] += a x[i], i < count; with `gate` (float (T), count = T * width): a = sigmoid(gate[t]). */
-struct mp_cuda_axpy {
-    uint64_t x, y, gate, count;
-    uint32_t width;
-    float a;
-};
-
 /* gate[i] = silu(gate[i]) up[i], i < count */
 struct mp_cuda_silu_mul {
     uint64_t gate, up, count;
@@ -142,10 +135,12 @@ struct mp_cuda_experts {
 };
 
 /* x[t] += sum_r weight[t][r] / total rank[t][r] (+ shared[t]); ranks in ascending order, total =
- * their sum if `normalise`, else 1; shared 0: none. */
+ * their sum if `normalise`, else 1; shared 0: none. With `gate` (float (T), or 0): sigmoid(gate[t])
+ * shared[t]. */
 struct mp_cuda_combine {
     uint64_t x, rank, weight, shared; // (T, H), (T, R, H), (T, R), (T, H)
     uint32_t hidden, top_k, tokens, normalise;
+    uint64_t gate;
 };
 
 /*
@@ -340,34 +335,51 @@ struct mp_cuda_spin {
     X(attend_bf16, mp_cuda_attend)         \
     X(attend_f16, mp_cuda_attend)          \
     X(softmax, mp_cuda_softmax)            \
-    X(axpy, mp_cuda_axpy)                  \
     X(silu_mul, mp_cuda_silu_mul)          \
     X(experts_up1_f32, mp_cuda_experts)    \
+    X(experts_up2_f32, mp_cuda_experts)    \
+    X(experts_up4_f32, mp_cuda_experts)    \
     X(experts_up8_f32, mp_cuda_experts)    \
     X(experts_up_f32, mp_cuda_experts)     \
     X(experts_up1_bf16, mp_cuda_experts)   \
+    X(experts_up2_bf16, mp_cuda_experts)   \
+    X(experts_up4_bf16, mp_cuda_experts)   \
     X(experts_up8_bf16, mp_cuda_experts)   \
     X(experts_up_bf16, mp_cuda_experts)    \
     X(experts_up1_f16, mp_cuda_experts)    \
+    X(experts_up2_f16, mp_cuda_experts)    \
+    X(experts_up4_f16, mp_cuda_experts)    \
     X(experts_up8_f16, mp_cuda_experts)    \
     X(experts_up_f16, mp_cuda_experts)     \
     X(experts_down1_f32, mp_cuda_experts)  \
+    X(experts_down2_f32, mp_cuda_experts)  \
+    X(experts_down4_f32, mp_cuda_experts)  \
     X(experts_down8_f32, mp_cuda_experts)  \
     X(experts_down_f32, mp_cuda_experts)   \
     X(experts_down1_bf16, mp_cuda_experts) \
+    X(experts_down2_bf16, mp_cuda_experts) \
+    X(experts_down4_bf16, mp_cuda_experts) \
     X(experts_down8_bf16, mp_cuda_experts) \
     X(experts_down_bf16, mp_cuda_experts)  \
     X(experts_down1_f16, mp_cuda_experts)  \
+    X(experts_down2_f16, mp_cuda_experts)  \
+    X(experts_down4_f16, mp_cuda_experts)  \
     X(experts_down8_f16, mp_cuda_experts)  \
     X(experts_down_f16, mp_cuda_experts)   \
     X(combine, mp_cuda_combine)            \
     X(top_k, mp_cuda_top_k)                \
     X(resolve, mp_cuda_resolve)            \
     X(route1_f32, mp_cuda_route)           \
+    X(route2_f32, mp_cuda_route)           \
+    X(route4_f32, mp_cuda_route)           \
     X(route8_f32, mp_cuda_route)           \
     X(route1_bf16, mp_cuda_route)          \
+    X(route2_bf16, mp_cuda_route)          \
+    X(route4_bf16, mp_cuda_route)          \
     X(route8_bf16, mp_cuda_route)          \
     X(route1_f16, mp_cuda_route)           \
+    X(route2_f16, mp_cuda_route)           \
+    X(route4_f16, mp_cuda_route)           \
     X(route8_f16, mp_cuda_route)           \
     X(argmax, mp_cuda_argmax)              \
     X(sample_list, mp_cuda_sample)         \

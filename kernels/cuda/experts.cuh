@@ -215,6 +215,75 @@ MP_DEVICE void mp_experts_down(const struct mp_cuda_experts *p, const int type, 
     }
 }
 
+/*
+ * EACH() as above for experts with up to `most` rows, 2 or 4: two rows of weights with all of those
+ * at a time (of F32 with two), so no weight is read twice where registers allow it. Functions of
+ * their own, of which modules of quantised types have nothing.
+ */
+#define MP_EXPERT_AT_ONCE(type, most) ((most) == 4 && MP_EXPERT_CUTS(type) ? 4 : 2)
+#define MP_EXPERT_TIMES(type, most) ((most) / MP_EXPERT_AT_ONCE(type, most))
+#define MP_EXPERT_FEW_TILES(count, most, EACH)                                                    \
+    do {                                                                                          \
+        if ((count) == 1) {                                                                       \
+            EACH(4, 1, 0, 0, 0, 0, 0);                                                            \
+        } else {                                                                                  \
+            MP_NO_UNROLL                                                                          \
+            for (int cut = 0; cut < 2 * MP_EXPERT_TIMES(type, most); cut++)                       \
+                if (cut % MP_EXPERT_TIMES(type, most) * MP_EXPERT_AT_ONCE(type, most) <           \
+                    (int)(count))                                                                 \
+                    EACH(2, MP_EXPERT_AT_ONCE(type, most),                                        \
+                         (uint32_t)(cut / MP_EXPERT_TIMES(type, most) * 2),                       \
+                         (uint32_t)(cut % MP_EXPERT_TIMES(type, most) *                           \
+                                    MP_EXPERT_AT_ONCE(type, most)),                               \
+                         MP_EXPERT_TIMES(type, most) > 1, cut % MP_EXPERT_TIMES(type, most) == 0, \
+                         cut < MP_EXPERT_TIMES(type, most));                                      \
+        }                                                                                         \
+    } while (0)
+
+MP_DEVICE void mp_experts_up_few(const struct mp_cuda_experts *p, const int type, const int most)
+{
+    const MP_GLOBAL struct mp_cuda_expert *e = mp_expert_of(p);
+    const uint32_t channel = mp_block_x() * MP_EXPERT_UP_CHANNELS + mp_warp() * (MP_TILE_ROWS / 2);
+
+    if (channel >= e->channels || e->count == 0)
+        return;
+#define UP(rows, tokens, row, token, again, asks, more) \
+    mp_expert_up_tile(p, e, type, rows, tokens, channel + (row) / 2, token, again, asks, more)
+    if (mp_tile_is_fast(type, e->gate | e->up, mp_bytes_of(type, p->hidden), p->x, p->x_stride,
+                        p->hidden))
+        MP_EXPERT_FEW_TILES(e->count, most, UP);
+    else
+        mp_expert_up_slow(p, e, type, channel, 0);
+#undef UP
+}
+
+MP_DEVICE void mp_experts_down_few(const struct mp_cuda_experts *p, const int type, const int most)
+{
+    const MP_GLOBAL struct mp_cuda_expert *e = mp_expert_of(p);
+    const uint32_t row = mp_block_x() * MP_EXPERT_DOWN_ROWS + mp_warp() * MP_TILE_ROWS;
+
+    if (row >= p->hidden || e->count == 0)
+        return;
+#define DOWN(rows, tokens, first, token, again, asks, more) \
+    mp_expert_down_tile(p, e, type, rows, tokens, row + (first), token, again, asks, more)
+    if (mp_tile_is_fast(type, e->down, mp_bytes_of(type, e->channels), p->act, p->channels,
+                        e->channels))
+        MP_EXPERT_FEW_TILES(e->count, most, DOWN);
+    else
+        mp_expert_down_slow(p, e, type, row, 0);
+#undef DOWN
+}
+
+#define MP_EXPERTS_FEW(name, type, most)                                                     \
+    MP_KERNEL(mp_experts_up##most##_##name, mp_cuda_experts, MP_EXPERT_WARPS *MP_LANES, 8)   \
+    {                                                                                        \
+        mp_experts_up_few(&p, type, most);                                                   \
+    }                                                                                        \
+    MP_KERNEL(mp_experts_down##most##_##name, mp_cuda_experts, MP_EXPERT_WARPS *MP_LANES, 8) \
+    {                                                                                        \
+        mp_experts_down_few(&p, type, most);                                                 \
+    }
+
 /* `blocks` on one multiprocessor at a time: registers are shared out for that many. */
 #define MP_EXPERTS(name, type, most, blocks)                                             \
     MP_KERNEL(mp_experts_up##name, mp_cuda_experts, MP_EXPERT_WARPS *MP_LANES, blocks)   \

@@ -25,6 +25,8 @@
     MP_PROJECT(name, type, 4)        \
     MP_PROJECT(name, type, 8)        \
     MP_EXPERTS(1_##name, type, 1, few) \
+    MP_EXPERTS_FEW(name, type, 2)    \
+    MP_EXPERTS_FEW(name, type, 4)    \
     MP_EXPERTS(8_##name, type, 8, 8)
 
 MP_PLAIN(f32, MP_WTYPE_F32, 8)

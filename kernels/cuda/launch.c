@@ -25,7 +25,7 @@ static const uint32_t bytes[MP_CUDA_KERNEL_COUNT] = {
 
 /* The kernels of one type, by the end of their names; those for fewer tokens first. */
 struct kernels_of {
-    enum mp_cuda_kernel gemv[4], project[4], route[2], experts_up[3], experts_down[3];
+    enum mp_cuda_kernel gemv[4], project[4], route[4], experts_up[5], experts_down[5];
     enum mp_cuda_kernel attend;
     struct mp_cuda_type type;
 };
@@ -35,15 +35,15 @@ struct kernels_of {
         MP_CUDA_KERNEL_##kernel##1_##type, MP_CUDA_KERNEL_##kernel##2_##type,    \
             MP_CUDA_KERNEL_##kernel##4_##type, MP_CUDA_KERNEL_##kernel##8_##type \
     }
-#define EXPERTS(kernel, type)                                                 \
-    {                                                                         \
-        MP_CUDA_KERNEL_##kernel##1_##type, MP_CUDA_KERNEL_##kernel##8_##type, \
-            MP_CUDA_KERNEL_##kernel##_##type                                  \
+#define EXPERTS(kernel, type)                                                     \
+    {                                                                             \
+        MP_CUDA_KERNEL_##kernel##1_##type, MP_CUDA_KERNEL_##kernel##2_##type,     \
+            MP_CUDA_KERNEL_##kernel##4_##type, MP_CUDA_KERNEL_##kernel##8_##type, \
+            MP_CUDA_KERNEL_##kernel##_##type                                      \
     }
 #define KERNELS_OF(name, ...)                                                                 \
     {                                                                                         \
-        .gemv = FOUR(gemv, name), .project = FOUR(project, name),                             \
-        .route = { MP_CUDA_KERNEL_route1_##name, MP_CUDA_KERNEL_route8_##name },              \
+        .gemv = FOUR(gemv, name), .project = FOUR(project, name), .route = FOUR(route, name), \
         .experts_up = EXPERTS(experts_up, name), .experts_down = EXPERTS(experts_down, name), \
         .attend = MP_CUDA_KERNEL_attend_##name,                                               \
         .type = { .gemm = MP_CUDA_KERNEL_gemm_##name, __VA_ARGS__ },                          \
@@ -62,13 +62,19 @@ struct kernels_of {
         MP_CUDA_KERNEL_##kernel##1_##type, MP_CUDA_KERNEL_##kernel##8_##type,    \
             MP_CUDA_KERNEL_##kernel##8_##type, MP_CUDA_KERNEL_##kernel##8_##type \
     }
+#define ONE_OR_MORE_ROWS(kernel, type)                                            \
+    {                                                                             \
+        MP_CUDA_KERNEL_##kernel##1_##type, MP_CUDA_KERNEL_##kernel##8_##type,     \
+            MP_CUDA_KERNEL_##kernel##8_##type, MP_CUDA_KERNEL_##kernel##8_##type, \
+            MP_CUDA_KERNEL_##kernel##_##type                                      \
+    }
 #define QUANTISED(TYPE, name)                                      \
     [MP_WTYPE_##TYPE] = {                                          \
         .gemv = ONE_OR_MORE(gemv, name),                           \
         .project = ONE_OR_MORE(project, name),                     \
-        .route = { NONE, NONE },                                   \
-        .experts_up = EXPERTS(experts_up, name),                   \
-        .experts_down = EXPERTS(experts_down, name),               \
+        .route = { NONE, NONE, NONE, NONE },                       \
+        .experts_up = ONE_OR_MORE_ROWS(experts_up, name),          \
+        .experts_down = ONE_OR_MORE_ROWS(experts_down, name),      \
         .attend = NONE,                                            \
         .type = { .gemm = MP_CUDA_KERNEL_gemm_##name,              \
                   .round = NONE,                                   \
@@ -109,22 +115,22 @@ enum mp_cuda_kernel mp_cuda_project(uint32_t type, uint32_t tokens)
 
 enum mp_cuda_kernel mp_cuda_route(uint32_t type, uint32_t tokens)
 {
-    return types[type].route[tokens > 1];
+    return for_tokens(types[type].route, tokens);
 }
 
-static unsigned for_rows(uint32_t rows_max)
+static enum mp_cuda_kernel for_rows(const enum mp_cuda_kernel kernels[5], uint32_t rows_max)
 {
-    return (rows_max > 1) + (rows_max > MP_TILE_TOKENS);
+    return rows_max > MP_TILE_TOKENS ? kernels[4] : for_tokens(kernels, rows_max);
 }
 
 enum mp_cuda_kernel mp_cuda_experts_up(uint32_t type, uint32_t rows_max)
 {
-    return types[type].experts_up[for_rows(rows_max)];
+    return for_rows(types[type].experts_up, rows_max);
 }
 
 enum mp_cuda_kernel mp_cuda_experts_down(uint32_t type, uint32_t rows_max)
 {
-    return types[type].experts_down[for_rows(rows_max)];
+    return for_rows(types[type].experts_down, rows_max);
 }
 
 enum mp_cuda_kernel mp_cuda_attend(uint32_t type)
@@ -264,7 +270,6 @@ static struct mp_cuda_grid small(enum mp_cuda_kernel kernel, const void *params)
     case MP_CUDA_KERNEL_rmsnorm:
         return grid_of(rmsnorm->tokens, 1, 1, MP_NORM_THREADS, MP_NORM_SHARED);
     case MP_CUDA_KERNEL_softmax: return row_warps(((const struct mp_cuda_softmax *)params)->tokens);
-    case MP_CUDA_KERNEL_axpy: return each(((const struct mp_cuda_axpy *)params)->count, 1);
     case MP_CUDA_KERNEL_silu_mul: return each(((const struct mp_cuda_silu_mul *)params)->count, 1);
     case MP_CUDA_KERNEL_combine: return each(combine->hidden, combine->tokens);
     case MP_CUDA_KERNEL_top_k: return row_warps(((const struct mp_cuda_top_k *)params)->tokens);

@@ -130,21 +130,6 @@ MP_KERNEL(mp_scatter_rows, mp_cuda_rows, MP_EACH_THREADS, 1)
     *y = p.accumulate ? *y + x : x;
 }
 
-MP_KERNEL(mp_axpy, mp_cuda_axpy, MP_EACH_THREADS, 1)
-{
-    const uint64_t i = (uint64_t)mp_block_x() * MP_EACH_THREADS + mp_thread();
-    float a = p.a;
-
-    if (i >= p.count)
-        return;
-    if (p.gate != 0)
-        a = mp_sigmoid(((const MP_GLOBAL float *)p.gate)[i / p.width]);
-
-    MP_GLOBAL float *y = (MP_GLOBAL float *)p.y + i;
-
-    *y = mp_fma(a, ((const MP_GLOBAL float *)p.x)[i], *y);
-}
-
 MP_KERNEL(mp_silu_mul, mp_cuda_silu_mul, MP_EACH_THREADS, 1)
 {
     const uint64_t i = (uint64_t)mp_block_x() * MP_EACH_THREADS + mp_thread();
@@ -175,8 +160,13 @@ MP_KERNEL(mp_combine, mp_cuda_combine, MP_EACH_THREADS, 1)
 
         sum = mp_fma(share, rank[(uint64_t)r * p.hidden], sum);
     }
-    if (p.shared != 0)
-        sum = sum + ((const MP_GLOBAL float *)p.shared)[at];
+    if (p.shared != 0) {
+        float shared = ((const MP_GLOBAL float *)p.shared)[at];
+
+        if (p.gate != 0) /* added to 0, as the CPU does: there is no -0 */
+            shared = mp_fma(mp_sigmoid(((const MP_GLOBAL float *)p.gate)[t]), shared, 0.0f);
+        sum = sum + shared;
+    }
     ((MP_GLOBAL float *)p.x)[at] = ((const MP_GLOBAL float *)p.x)[at] + sum;
 }
 

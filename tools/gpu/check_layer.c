@@ -49,18 +49,12 @@ static void rows(struct check *c, uint32_t width, uint32_t tokens, uint32_t gap)
 static void elementwise(struct check *c, uint32_t width, uint32_t tokens)
 {
     const uint64_t count = (uint64_t)width * tokens;
-    struct mp_cuda_axpy add = { .x = check_at(check_floats(c, count)),
-                                .y = check_at(check_floats(c, count)),
-                                .count = count,
-                                .width = width,
-                                .a = 0.75f };
-    const struct mp_cuda_silu_mul silu = { .gate = add.x, .up = add.y, .count = count };
+    const struct mp_cuda_silu_mul silu = { .gate = check_at(check_floats(c, count)),
+                                           .up = check_at(check_floats(c, count)),
+                                           .count = count };
     char what[96];
 
     snprintf(what, sizeof(what), "%u rows of %u", tokens, width);
-    check_launch(c, MP_CUDA_KERNEL_axpy, &add, what);
-    add.gate = check_at(check_floats(c, tokens));
-    check_launch(c, MP_CUDA_KERNEL_axpy, &add, what);
     check_launch(c, MP_CUDA_KERNEL_silu_mul, &silu, what);
     check_end(c);
 }
@@ -154,6 +148,8 @@ static void combine(struct check *c, uint32_t hidden, uint32_t top_k, uint32_t t
     check_launch(c, MP_CUDA_KERNEL_combine, &p, what);
     p.shared = check_at(check_floats(c, (size_t)tokens * hidden));
     p.normalise = 0;
+    check_launch(c, MP_CUDA_KERNEL_combine, &p, what);
+    p.gate = check_at(check_floats(c, tokens));
     check_launch(c, MP_CUDA_KERNEL_combine, &p, what);
     check_end(c);
 }

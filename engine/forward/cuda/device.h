@@ -233,7 +233,7 @@ bool mp_device_route(struct mp_device *device, uint32_t layer, mp_cu_ptr x, mp_c
                      struct mp_cuda_route *route);
 void mp_device_gate(struct mp_device *device, uint32_t layer, mp_cu_ptr x,
                     const struct mp_norm *norm, mp_cu_ptr scores);
-void mp_device_combine(struct mp_device *device, mp_cu_ptr x, mp_cu_ptr rank);
+void mp_device_combine(struct mp_device *device, uint32_t layer, mp_cu_ptr x, mp_cu_ptr rank);
 
 /* device_executors.c. Make the list of executors from the engine's costs. in_place: the device can
  * read the host tier. Before mp_device_start(). */

@@ -132,9 +132,10 @@ static void queue_slice(struct mp_device *device, uint32_t moe_layer, uint32_t s
 static enum mp_status queue_experts(struct mp_compute *c, uint32_t moe_layer)
 {
     struct mp_device *device = mp_device_of(c);
+    const uint32_t layer = c->engine->layer_of[moe_layer];
     queue_route(device, moe_layer);
     if (c->engine->config.model->shared_ffn != 0)
-        mp_device_shared(c, c->engine->layer_of[moe_layer]);
+        mp_device_shared(c, layer);
     for (uint32_t slice = 0; slice < mp_device_slices(device); slice++) {
         const struct mp_cuda_resolve list = list_of(device, moe_layer, slice);
 
@@ -142,7 +143,7 @@ static enum mp_status queue_experts(struct mp_compute *c, uint32_t moe_layer)
             mp_device_launch(device, MP_CUDA_KERNEL_resolve, &list);
         queue_slice(device, moe_layer, slice);
     }
-    mp_device_combine(device, device->state.x, device->state.rank);
+    mp_device_combine(device, layer, device->state.x, device->state.rank);
     return mp_device_status(device);
 }
 

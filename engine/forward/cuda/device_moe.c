@@ -141,30 +141,22 @@ enum mp_status mp_device_read_scores(struct mp_compute *c, float *scores)
     return status;
 }
 
-/* sum := sigmoid(shared_gate x) * shared(x) */
+/* sum := shared(x), row := shared_gate x; the sum of experts weighs one by the other */
 void mp_device_shared(struct mp_compute *c, uint32_t layer)
 {
     struct mp_device *device = mp_device_of(c);
     const struct mp_device_state *s = &device->state;
     const struct mp_layer_weights *w = &c->weights->layers[layer];
-    const uint32_t H = c->engine->config.model->hidden, tokens = c->engine->tokens;
-    const struct mp_cuda_axpy open = {
-        .x = s->ye, .y = s->sum, .gate = s->row, .count = (uint64_t)tokens * H, .width = H
-    };
 
-    if (w->shared_gate.data == NULL) {
-        mp_device_ffn(device, &w->shared, s->xn, s->sum, false); // (T, H)
-        return;
-    }
-    mp_device_ffn(device, &w->shared, s->xn, s->ye, false);
-    mp_device_multiply(device, &w->shared_gate, NULL, s->xn, s->row, tokens, false); // (T)
-    mp_device_clear(device, s->sum, (uint64_t)tokens * H * sizeof(float));
-    mp_device_launch(device, MP_CUDA_KERNEL_axpy, &open);
+    mp_device_ffn(device, &w->shared, s->xn, s->sum, false); // (T, H)
+    if (w->shared_gate.data != NULL)
+        mp_device_multiply(device, &w->shared_gate, NULL, s->xn, s->row, c->engine->tokens,
+                           false); // (T)
 }
 
 /* ---- sums of experts */
 
-void mp_device_combine(struct mp_device *device, mp_cu_ptr x, mp_cu_ptr rank)
+void mp_device_combine(struct mp_device *device, uint32_t layer, mp_cu_ptr x, mp_cu_ptr rank)
 {
     const struct mp_device_state *s = &device->state;
     const struct mp_model_config *m = device->engine->config.model;
@@ -173,6 +165,7 @@ void mp_device_combine(struct mp_device *device, mp_cu_ptr x, mp_cu_ptr rank)
         .rank = rank,
         .weight = s->weight,
         .shared = m->shared_ffn != 0 ? s->sum : 0,
+        .gate = device->weights.layers[layer].shared_gate.data != NULL ? s->row : 0,
         .hidden = m->hidden,
         .top_k = device->engine->shape.top_k,
         .tokens = device->engine->tokens,
@@ -196,10 +189,9 @@ void mp_device_compute_combine(struct mp_compute *c, uint32_t layer, const float
 {
     struct mp_device *device = mp_device_of(c);
 
-    (void)layer;
     mp_device_release_host(device);
     send_weights(device, weights);
-    mp_device_combine(device, device->state.x, device->state.rank);
+    mp_device_combine(device, layer, device->state.x, device->state.rank);
 }
 
 /* partial_rank := the results that state.done of the host names, else zeros. The stream has been
@@ -229,10 +221,9 @@ void mp_device_combine_done(struct mp_compute *c, uint32_t layer, const float *w
     struct mp_device *device = mp_device_of(c);
     const struct mp_device_state *s = &device->state;
 
-    (void)layer;
     gather_done(device);
     send_weights(device, weights);
     mp_device_copy(device, s->partial, s->x,
                    (uint64_t)c->engine->tokens * c->engine->config.model->hidden * sizeof(float));
-    mp_device_combine(device, s->partial, s->partial_rank);
+    mp_device_combine(device, layer, s->partial, s->partial_rank);
 }

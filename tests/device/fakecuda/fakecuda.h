@@ -96,10 +96,11 @@ typedef uint64_t fakecuda_calls_fn(const char *name);
 typedef unsigned fakecuda_violations_fn(char *text, size_t bytes);
 
 /* What streams were given since the reset, replays of graphs included. idle_blocks: of kernels that
- * compute experts, those that find no row to compute; counted when the kernel runs. early: kernels
- * that may begin before the one before them has ended. */
+ * compute experts, those that find no row to compute, idle_attend: of attention, those for
+ * positions that their token does not have; counted when the kernel runs. early: kernels that may
+ * begin before the one before them has ended. */
 struct fakecuda_work {
-    uint64_t kernels, copies, fills, blocks, idle_blocks, early;
+    uint64_t kernels, copies, fills, blocks, idle_blocks, idle_attend, early;
 };
 typedef void fakecuda_work_fn(struct fakecuda_work *work);
 

@@ -50,6 +50,10 @@ struct mp_simt_kernel {
 uint64_t mp_simt_idle_blocks(const struct mp_simt_kernel *kernel, const void *params,
                              struct mp_simt_dim grid);
 
+/* The same of attention: blocks for positions that a token does not have. */
+uint64_t mp_simt_idle_attend(const struct mp_simt_kernel *kernel, const void *params,
+                             struct mp_simt_dim grid);
+
 /* The kernel with this name, or NULL. */
 const struct mp_simt_kernel *mp_simt_find(const char *name);
 

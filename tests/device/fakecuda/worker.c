@@ -58,6 +58,7 @@ struct running {
     size_t count, max;
     const char *wrong; /* with the kernel */
     uint64_t idle;     /* blocks */
+    uint64_t idle_attend;
 };
 
 static bool note_touch(void *ctx, uint64_t address, uint64_t bytes, bool write)
@@ -85,6 +86,7 @@ static void find_touched(void *ctx)
 
     r->op->function->kernel->touches(r->op->params, note_touch, r);
     r->idle = mp_simt_idle_blocks(r->op->function->kernel, r->op->params, r->op->grid);
+    r->idle_attend = mp_simt_idle_attend(r->op->function->kernel, r->op->params, r->op->grid);
 }
 
 /* The first byte of the last range that the kernel writes, or NULL. */
@@ -170,6 +172,7 @@ static bool begin(struct running *r)
     if (!ok)
         fake.lost = MP_CU_ERROR_ILLEGAL_ADDRESS;
     fake.work.idle_blocks += r->idle;
+    fake.work.idle_attend += r->idle_attend;
     return ok;
 }
 

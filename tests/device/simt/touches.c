@@ -139,14 +139,6 @@ static void attention(const struct mp_cuda_attend *p, const struct out *out, enu
     }
 }
 
-static void axpy(const struct mp_cuda_axpy *p, const struct out *out)
-{
-    (void)floats(out, p->x, p->count, false);
-    if (p->gate != 0 && p->width != 0)
-        (void)floats(out, p->gate, (p->count + p->width - 1) / p->width, false);
-    (void)floats(out, p->y, p->count, true);
-}
-
 /* The matrix that has no order, row by row. */
 static void scattered(const struct mp_cuda_rows *p, uint64_t at, uint32_t divisor, bool write,
                       const struct out *out)
@@ -225,6 +217,8 @@ static void combine(const struct mp_cuda_combine *p, const struct out *out)
     (void)floats(out, p->weight, T * p->top_k, false);
     if (p->shared != 0)
         (void)floats(out, p->shared, T * H, false);
+    if (p->gate != 0)
+        (void)floats(out, p->gate, T, false);
     (void)floats(out, p->x, T * H, true);
 }
 
@@ -320,6 +314,24 @@ uint64_t mp_simt_idle_blocks(const struct mp_simt_kernel *kernel, const void *pa
     return idle;
 }
 
+uint64_t mp_simt_idle_attend(const struct mp_simt_kernel *kernel, const void *params,
+                             struct mp_simt_dim grid)
+{
+    const struct mp_cuda_attend *p = params;
+    const uint32_t *position;
+    uint64_t idle = 0;
+
+    if (strncmp(kernel->name, "mp_attend_", 10) != 0 || p->tokens == 0)
+        return 0;
+    position = (const uint32_t *)(uintptr_t)p->position;
+    for (uint32_t t = 0; t < p->tokens; t++) {
+        const uint32_t parts = MP_ATTEND_PARTS_OF(position[t] + 1);
+
+        idle += (uint64_t)grid.x / p->tokens * (parts < grid.y ? grid.y - parts : 0);
+    }
+    return idle;
+}
+
 /* TOUCHES(kernel, struct of its parameters, what to do with `p` and `out`) */
 #define TOUCHES(kernel, params, call)                                                   \
     void mp_simt_touches_##kernel(const void *params_at, mp_simt_emit *emit, void *ctx) \
@@ -345,12 +357,20 @@ TOUCHES(rmsnorm, mp_cuda_rmsnorm, rmsnorm(p, out))
     TOUCHES(experts_down1_##name, mp_cuda_experts, experts(p, MP_WTYPE_##TYPE, false, out)) \
     TOUCHES(experts_down8_##name, mp_cuda_experts, experts(p, MP_WTYPE_##TYPE, false, out)) \
     TOUCHES(experts_down_##name, mp_cuda_experts, experts(p, MP_WTYPE_##TYPE, false, out))
-#define TOUCHES_PLAIN(TYPE, name)                                               \
-    TOUCHES_FEW(TYPE, name)                                                     \
-    TOUCHES(gemv2_##name, mp_cuda_matmul, matmul(p, MP_WTYPE_##TYPE, out))      \
-    TOUCHES(gemv4_##name, mp_cuda_matmul, matmul(p, MP_WTYPE_##TYPE, out))      \
-    TOUCHES(project2_##name, mp_cuda_project, project(p, MP_WTYPE_##TYPE, out)) \
-    TOUCHES(project4_##name, mp_cuda_project, project(p, MP_WTYPE_##TYPE, out))
+#define TOUCHES_PLAIN(TYPE, name)                                                           \
+    TOUCHES_FEW(TYPE, name)                                                                 \
+    TOUCHES(gemv2_##name, mp_cuda_matmul, matmul(p, MP_WTYPE_##TYPE, out))                  \
+    TOUCHES(gemv4_##name, mp_cuda_matmul, matmul(p, MP_WTYPE_##TYPE, out))                  \
+    TOUCHES(project2_##name, mp_cuda_project, project(p, MP_WTYPE_##TYPE, out))             \
+    TOUCHES(project4_##name, mp_cuda_project, project(p, MP_WTYPE_##TYPE, out))             \
+    TOUCHES(experts_up2_##name, mp_cuda_experts, experts(p, MP_WTYPE_##TYPE, true, out))    \
+    TOUCHES(experts_up4_##name, mp_cuda_experts, experts(p, MP_WTYPE_##TYPE, true, out))    \
+    TOUCHES(experts_down2_##name, mp_cuda_experts, experts(p, MP_WTYPE_##TYPE, false, out)) \
+    TOUCHES(experts_down4_##name, mp_cuda_experts, experts(p, MP_WTYPE_##TYPE, false, out)) \
+    TOUCHES(route1_##name, mp_cuda_route, route(p, MP_WTYPE_##TYPE, out))                   \
+    TOUCHES(route2_##name, mp_cuda_route, route(p, MP_WTYPE_##TYPE, out))                   \
+    TOUCHES(route4_##name, mp_cuda_route, route(p, MP_WTYPE_##TYPE, out))                   \
+    TOUCHES(route8_##name, mp_cuda_route, route(p, MP_WTYPE_##TYPE, out))
 TOUCHES_PLAIN(F32, f32)
 TOUCHES_PLAIN(BF16, bf16)
 TOUCHES_PLAIN(F16, f16)
@@ -361,17 +381,10 @@ TOUCHES(attend_bf16, mp_cuda_attend, attention(p, out, MP_WTYPE_BF16))
 TOUCHES(attend_f16, mp_cuda_attend, attention(p, out, MP_WTYPE_F16))
 TOUCHES(softmax, mp_cuda_softmax,
         rows(out, p->x, p->tokens, p->stride, p->width, sizeof(float), true))
-TOUCHES(axpy, mp_cuda_axpy, axpy(p, out))
 TOUCHES(silu_mul, mp_cuda_silu_mul, silu_mul(p, out))
 TOUCHES(combine, mp_cuda_combine, combine(p, out))
 TOUCHES(top_k, mp_cuda_top_k, top_k(p, out))
 TOUCHES(resolve, mp_cuda_resolve, resolve(p, out))
-TOUCHES(route1_f32, mp_cuda_route, route(p, MP_WTYPE_F32, out))
-TOUCHES(route8_f32, mp_cuda_route, route(p, MP_WTYPE_F32, out))
-TOUCHES(route1_bf16, mp_cuda_route, route(p, MP_WTYPE_BF16, out))
-TOUCHES(route8_bf16, mp_cuda_route, route(p, MP_WTYPE_BF16, out))
-TOUCHES(route1_f16, mp_cuda_route, route(p, MP_WTYPE_F16, out))
-TOUCHES(route8_f16, mp_cuda_route, route(p, MP_WTYPE_F16, out))
 TOUCHES(argmax, mp_cuda_argmax, argmax(p, out))
 TOUCHES(sample_list, mp_cuda_sample, sample_list(p, out))
 TOUCHES(sample, mp_cuda_sample, sample(p, out))

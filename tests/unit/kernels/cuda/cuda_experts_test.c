@@ -28,9 +28,10 @@ static struct problem problem_make(enum mp_wtype type, uint32_t hidden, uint32_t
     return p;
 }
 
-/* Run a list; ranks that it does not name stay as they are. */
-static void run(const struct problem *p, const struct mp_cuda_expert *list, uint32_t works,
-                const uint32_t *rows, uint32_t row_count, float *rank)
+/* Run a list with the kernels for so many rows of an expert, or more where one has more; ranks that
+ * it does not name stay as they are. */
+static void run_with(uint32_t rows_max, const struct problem *p, const struct mp_cuda_expert *list,
+                     uint32_t works, const uint32_t *rows, uint32_t row_count, float *rank)
 {
     struct mp_cuda_expert *work = operand(works * sizeof(*work));
     uint32_t *row = operand(row_count * sizeof(*row) + 4);
@@ -46,6 +47,7 @@ static void run(const struct problem *p, const struct mp_cuda_expert *list, uint
         .channels = p->channels,
         .top_k = TOP_K,
         .x_stride = p->x_stride,
+        .rows_max = rows_max,
     };
 
     memcpy(work, list, works * sizeof(*work));
@@ -54,6 +56,12 @@ static void run(const struct problem *p, const struct mp_cuda_expert *list, uint
         params.rows_max = list[i].count > params.rows_max ? list[i].count : params.rows_max;
     launch(mp_cuda_experts_up(p->type, params.rows_max), &params);
     launch(mp_cuda_experts_down(p->type, params.rows_max), &params);
+}
+
+static void run(const struct problem *p, const struct mp_cuda_expert *list, uint32_t works,
+                const uint32_t *rows, uint32_t row_count, float *rank)
+{
+    run_with(0, p, list, works, rows, row_count, rank);
 }
 
 static struct mp_cuda_expert entry(const struct problem *p, int e, uint32_t first, uint32_t count)
@@ -161,6 +169,52 @@ static void values_and_lists(void)
     }
 }
 
+static void is_kernel(enum mp_cuda_kernel kernel, const char *what, const char *rows, int type)
+{
+    static const char *const types[] = {
+        [MP_WTYPE_F32] = "f32", [MP_WTYPE_BF16] = "bf16", [MP_WTYPE_F16] = "f16"
+    };
+    char name[64];
+
+    snprintf(name, sizeof(name), "mp_%s%s_%s", what, rows, types[type]);
+    CHECK_STR(mp_cuda_kernel_name(kernel), name);
+}
+
+/* Steps of few tokens have kernels for 1, 2, 4 and 8, which give each other's bits. */
+static void few_tokens(void)
+{
+    static const char *const rows_of[] = { "", "1", "2", "4", "4", "8", "8", "8", "8", "" };
+    const uint32_t shape[2][2] = { { 64, 264 }, { 33, 31 } };
+
+    for (int type = 0; type < MP_WTYPE_PLAIN_COUNT; type++) {
+        for (uint32_t most = 1; most <= 9; most++) {
+            const uint32_t *size = shape[most % 4 == 3];
+            const uint32_t counts[EXPERTS] = { 1, most, 0, (most + 1) / 2, most > 1 ? 2 : 1 };
+            const struct problem p =
+                problem_make((enum mp_wtype)type, size[0], size[1], most * 2 + 1);
+            float *few = new_ranks(&p), *any = new_ranks(&p);
+            struct mp_cuda_expert list[EXPERTS];
+            uint32_t rows[3 * 19], used = 0;
+
+            is_kernel(mp_cuda_experts_up(p.type, most), "experts_up", rows_of[most], type);
+            is_kernel(mp_cuda_experts_down(p.type, most), "experts_down", rows_of[most], type);
+            if (most <= 8)
+                is_kernel(mp_cuda_route(p.type, most), "route", rows_of[most], type);
+            for (uint32_t i = 0; i < p.tokens * TOP_K; i++)
+                rows[i] = p.tokens * TOP_K - 1 - i;
+            for (int e = 0; e < EXPERTS; e++) {
+                list[e] = entry(&p, e, used, counts[e]);
+                used += counts[e];
+            }
+            run(&p, list, EXPERTS, rows, used, few);
+            run_with(9, &p, list, EXPERTS, rows, used, any);
+            CHECK(memcmp(few, any, (size_t)p.tokens * TOP_K * p.hidden * sizeof(*any)) == 0);
+            check_row(&p, 1, rows[most], few); /* its last one */
+            free_operands();
+        }
+    }
+}
+
 /* Weights at odd addresses give the bits of aligned ones. */
 static void addresses(void)
 {
@@ -223,6 +277,7 @@ static void slices(void)
 int main(void)
 {
     each_order("values_and_lists", values_and_lists);
+    each_order("few_tokens", few_tokens);
     RUN(addresses);
     each_order("slices", slices);
     return 0;

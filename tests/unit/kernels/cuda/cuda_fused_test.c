@@ -219,6 +219,8 @@ static void route(void)
         for (int next = 0; next < 2; next++) {
             route_of((enum mp_wtype)type, 8, 1032, 1, 2, next);
             route_of((enum mp_wtype)type, 33, 33, 5, 4, next);
+            route_of((enum mp_wtype)type, 16, 264, 2, 4, next);
+            route_of((enum mp_wtype)type, 16, 264, 3 + (uint32_t)next, 4, next);
             route_of((enum mp_wtype)type, 128, 40, 8, 8, next);
         }
     }

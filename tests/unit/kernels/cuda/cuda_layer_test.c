@@ -201,38 +201,20 @@ static void rows_out_and_back(void)
     }
 }
 
-static void sums(void)
-{
-    for (size_t j = 0; j < LEN(widths); j++) {
-        const uint32_t n = widths[j], tokens = 3, count = n * tokens;
-        float *x = floats(count), *y = floats(count), *gate = floats(tokens), before[3000];
-        struct mp_cuda_axpy p = { at(x), at(y), 0, count, 0, 0.3f };
-
-        memcpy(before, y, count * sizeof(*y));
-        launch(MP_CUDA_KERNEL_axpy, &p);
-        for (uint32_t i = 0; i < count; i++)
-            CHECK(same(y[i], fmaf(0.3f, x[i], before[i])));
-        memcpy(before, y, count * sizeof(*y));
-        p.gate = at(gate);
-        p.width = n;
-        launch(MP_CUDA_KERNEL_axpy, &p);
-        for (uint32_t i = 0; i < count; i++) {
-            const double a = 1 / (1 + exp(-(double)gate[i / n]));
-
-            CHECK(fabs((double)y[i] - ((double)before[i] + a * (double)x[i])) <= 4e-7);
-        }
-        free_operands();
-    }
-}
-
 static void combine(void)
 {
     for (size_t j = 0; j < LEN(widths) * 4; j++) {
         const uint32_t H = widths[j / 4], T = 3, R = 4;
         const float *rank = floats(T * R * H), *shared = floats(T * H);
         float *weight = floats(T * R), *x = floats(T * H), before[3000];
-        const struct mp_cuda_combine p = { at(x), at(rank), at(weight), j % 2 == 0 ? 0 : at(shared),
-                                           H,     R,        T,          j / 2 % 2 };
+        const struct mp_cuda_combine p = { .x = at(x),
+                                           .rank = at(rank),
+                                           .weight = at(weight),
+                                           .shared = j % 2 == 0 ? 0 : at(shared),
+                                           .hidden = H,
+                                           .top_k = R,
+                                           .tokens = T,
+                                           .normalise = j / 2 % 2 };
 
         for (uint32_t i = 0; i < T * R; i++)
             weight[i] = fabsf(weight[i]) + 0.1f;
@@ -246,6 +228,31 @@ static void combine(void)
             for (uint32_t r = 0; r < R; r++)
                 sum = fmaf(w[r] / total, rank[(i / H * R + r) * H + i % H], sum);
             CHECK(same(x[i], before[i] + (p.shared != 0 ? sum + shared[i] : sum)));
+        }
+        free_operands();
+    }
+}
+
+/* A gate weighs the shared expert. */
+static void combine_opens_a_gate(void)
+{
+    for (size_t j = 0; j < LEN(widths); j++) {
+        const uint32_t H = widths[j], T = 3, R = 4;
+        float *shared = floats(T * H), *gate = floats(T), *rank = floats(T * R * H);
+        float *x = floats(T * H), *none = floats(T * H), *weight = floats(T * R);
+        struct mp_cuda_combine p = {
+            at(x), at(rank), at(weight), at(shared), H, R, T, 0, at(gate)
+        };
+
+        memcpy(none, x, T * H * sizeof(*x));
+        launch(MP_CUDA_KERNEL_combine, &p);
+        p.x = at(none);
+        p.shared = p.gate = 0;
+        launch(MP_CUDA_KERNEL_combine, &p);
+        for (uint32_t i = 0; i < T * H; i++) {
+            const double share = 1 / (1 + exp(-(double)gate[i / H]));
+
+            CHECK(fabs((double)x[i] - (double)none[i] - share * (double)shared[i]) <= 2e-6);
         }
         free_operands();
     }
@@ -423,8 +430,8 @@ int main(void)
     each_order("softmax", softmax);
     RUN(activation);
     RUN(exponential);
-    RUN(sums);
     RUN(combine);
+    RUN(combine_opens_a_gate);
     RUN(rounding);
     each_order("place", place);
     return 0;
