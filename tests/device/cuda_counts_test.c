@@ -22,6 +22,8 @@
 #define LONG_MODEL "models/tiny-moe" /* may have a context for which attention is split */
 #define PER_LAYER 8                  /* kernels */
 #define OUTSIDE 3                    /* embedding, rows that want logits, head */
+#define DENSE 7                      /* kernels of a layer with a dense FFN */
+#define SHARED 3                     /* further ones of one with a shared expert */
 #define LAYERS 4                     /* of MODEL, with 8 experts, of which a token chooses 2 */
 
 struct counts {
@@ -35,8 +37,12 @@ struct counts {
 };
 
 static const struct mp_spin *spin; /* of engines that are opened */
-static const char *predictor;      /* or NULL */
-static bool early;                 /* kernels begin early */
+static const char *model;          /* the same, or NULL */
+static uint32_t position;          /* of the step that is counted, where all experts are there */
+static const struct mp_sampling *sampling; /* by the device, or NULL */
+static const char *predictor;              /* or NULL */
+static const char *assign;                 /* of step_at(), or NULL */
+static bool early;                         /* kernels begin early */
 
 /* ---- locks, of moepager's own code (tests/tests.cmake) */
 
@@ -75,19 +81,24 @@ int __wrap_pthread_cond_timedwait(pthread_cond_t *cond, pthread_mutex_t *mutex,
 /* ---- steps */
 
 /* One step: a token for each of the sequences, behind those before; its logits. */
-static const float *feed(struct harness *h, uint32_t tokens, uint32_t position)
+static const float *feed(struct harness *h, uint32_t tokens, uint32_t at)
 {
     uint32_t token[8], sequence[8], positions[8];
     uint8_t want[8];
-    const struct mp_batch batch = {
-        .count = tokens, .token = token, .sequence = sequence, .position = positions, .want = want
-    };
+    uint32_t uniform[8] = { 0 }, sampled[8];
+    const struct mp_sample sample = { sampling, uniform, sampled };
+    const struct mp_batch batch = { .count = tokens,
+                                    .token = token,
+                                    .sequence = sequence,
+                                    .position = positions,
+                                    .want = want,
+                                    .sample = sampling != NULL ? &sample : NULL };
     const float *logits;
 
     for (uint32_t t = 0; t < tokens; t++) {
-        token[t] = (t * 37 + position * 11) % h->model.vocab;
+        token[t] = (t * 37 + at * 11) % h->model.vocab;
         sequence[t] = t;
-        positions[t] = position;
+        positions[t] = at;
         want[t] = 1;
     }
     if (mp_forward(h->engine, &batch, &logits) != MP_OK) {
@@ -98,8 +109,7 @@ static const float *feed(struct harness *h, uint32_t tokens, uint32_t position)
 }
 
 /* Each question sets the context, too. */
-static struct counts count(struct harness *h, uint32_t tokens, uint32_t position,
-                           const float **logits_p)
+static struct counts count(struct harness *h, uint32_t tokens, uint32_t at, const float **logits_p)
 {
     const uint64_t locks_before = locks, sleeps_before = sleeps, step_before = step_locks;
     const uint64_t waits_before = h->engine->device->seen_count;
@@ -107,7 +117,7 @@ static struct counts count(struct harness *h, uint32_t tokens, uint32_t position
     const float *logits;
 
     fake_api.reset();
-    logits = feed(h, tokens, position);
+    logits = feed(h, tokens, at);
     c = (struct counts){
         .waits = h->engine->device->seen_count - waits_before,
         .asleep = fake_api.calls("cuStreamSynchronize") + fake_api.calls("cuEventSynchronize"),
@@ -127,7 +137,9 @@ static struct counts count(struct harness *h, uint32_t tokens, uint32_t position
 static struct counts step(bool graphs, uint32_t tokens, uint32_t ctx, unsigned percent,
                           uint32_t *layers_p)
 {
-    struct harness_options options = harness_defaults(ctx < 1024 ? MODEL : LONG_MODEL);
+    struct harness_options options = harness_defaults(model != NULL ? model
+                                                      : ctx < 1024  ? MODEL
+                                                                    : LONG_MODEL);
     struct mp_space_plan plan;
     struct counts counts;
     struct harness h;
@@ -151,7 +163,9 @@ static struct counts step(bool graphs, uint32_t tokens, uint32_t ctx, unsigned p
     mp_space_wait_filled(h.engine->space); /* or the stager's locks are counted */
     for (unsigned i = 0; i < 7; i++)
         feed(&h, tokens, percent < 99 ? i : 0); /* the same: in the end their experts are there */
-    counts = count(&h, tokens, percent < 99 ? 7 : 0, NULL);
+    for (uint32_t at = 1; at < position; at++)
+        feed(&h, tokens, at);
+    counts = count(&h, tokens, percent < 99 ? 7 : position, NULL);
     CHECK_EQ(mp_pager_slots(h.engine->pager) < h.engine->shape.layers * h.engine->shape.experts,
              percent < 100);
     if (graphs && percent >= 99)
@@ -164,22 +178,23 @@ static struct counts step(bool graphs, uint32_t tokens, uint32_t ctx, unsigned p
 
 static void print(const char *what, const struct counts *c, uint32_t layers)
 {
-    printf("%-34s %8.2f %6llu %5llu %8.2f %5llu %6llu %7llu %7llu %6llu %6llu %6llu %7llu\n", what,
-           (double)(c->work.kernels - OUTSIDE) / layers, (unsigned long long)c->work.copies,
+    printf("%-34s %8.2f %6llu %5llu %8.2f %5llu %7.2f %6llu %7llu %7llu %6llu %6llu %6llu %7llu\n",
+           what, (double)(c->work.kernels - OUTSIDE) / layers, (unsigned long long)c->work.copies,
            (unsigned long long)c->work.fills, (double)c->work.blocks / layers,
-           (unsigned long long)c->work.idle_blocks, (unsigned long long)c->waits,
-           (unsigned long long)c->asleep, (unsigned long long)c->sleeps,
-           (unsigned long long)c->step_locks, (unsigned long long)c->locks,
-           (unsigned long long)c->calls, (unsigned long long)c->thrown);
+           (unsigned long long)c->work.idle_blocks, (double)c->work.idle_attend / layers,
+           (unsigned long long)c->waits, (unsigned long long)c->asleep,
+           (unsigned long long)c->sleeps, (unsigned long long)c->step_locks,
+           (unsigned long long)c->locks, (unsigned long long)c->calls,
+           (unsigned long long)c->thrown);
 }
 
 static void print_head(void)
 {
-    printf("%-34s %8s %6s %5s %8s %5s %6s %7s %7s %6s %6s %6s %7s\n", "a step", "kernels", "copies",
-           "fills", "blocks", "idle", "waits", "asleep", "sleeps", "locks", "locks", "calls",
-           "thrown");
-    printf("%-34s %8s %6s %5s %8s %5s %6s %7s %7s %6s %6s %6s %7s\n", "", "/layer", "", "",
-           "/layer", "", "", "driver", "threads", "step", "all", "", "layers");
+    printf("%-34s %8s %6s %5s %8s %5s %7s %6s %7s %7s %6s %6s %6s %7s\n", "a step", "kernels",
+           "copies", "fills", "blocks", "idle", "attend", "waits", "asleep", "sleeps", "locks",
+           "locks", "calls", "thrown");
+    printf("%-34s %8s %6s %5s %8s %5s %7s %6s %7s %7s %6s %6s %6s %7s\n", "", "/layer", "", "",
+           "/layer", "", "idle/l.", "", "driver", "threads", "step", "all", "", "layers");
 }
 
 static void show(const char *what, bool graphs, uint32_t tokens, uint32_t ctx, unsigned percent)
@@ -218,6 +233,89 @@ static void steps_have_few_kernels(void)
     show("graph, 8 tokens", true, 8, 64, 100);
     show("host-driven, 1 token", false, 1, 64, 100);
     show("host-driven, 1 token, 25 %", false, 1, 64, 25);
+}
+
+/* A graph has as many blocks for positions as its context has parts of 256; those beyond the
+ * token's position end after they have looked at it. With 8 layers of 2 groups of heads. */
+static void blocks_of_attention_wait_for_positions(void)
+{
+    static const struct {
+        uint32_t ctx, position, idle; /* blocks of a layer */
+    } cases[] = {
+        { 512, 0, 0 },            /* not shared out */
+        { 2048, 0, 2 * (8 - 1) }, /* as in the table */
+        { 2048, 256, 2 * (8 - 2) },
+    };
+
+    spin = &spin_awake;
+    model = LONG_MODEL;
+    print_head();
+    for (size_t i = 0; i < MP_ARRAY_LEN(cases); i++) {
+        char what[64];
+        uint32_t layers;
+        struct counts c;
+
+        position = cases[i].position;
+        c = step(true, 1, cases[i].ctx, 100, &layers);
+        snprintf(what, sizeof(what), "graph, context %u, position %u", cases[i].ctx, position);
+        print(what, &c, layers);
+        CHECK_EQ(c.work.idle_attend, cases[i].idle * layers);
+        CHECK_EQ(c.work.idle_blocks, 0);
+    }
+    position = 0;
+    model = NULL;
+}
+
+/* What layers have that are not like those of MODEL: of these models with shared experts
+ * one layer is dense. A graph of them has the four copies of the batch and of results, no other,
+ * and no fill. */
+static void other_layers_have_these_kernels(void)
+{
+    static const char *const models[] = { "qwen2moe-tiny", /* its shared expert has a gate */
+                                          "deepseek-a" };
+
+    spin = &spin_awake;
+    print_head();
+    for (size_t i = 0; i < MP_ARRAY_LEN(models); i++) {
+        char path[64];
+
+        snprintf(path, sizeof(path), "tests/data/models/%s", models[i]);
+        model = path;
+        for (int graphs = 0; graphs < 2; graphs++) {
+            uint32_t layers;
+            const struct counts c = step(graphs, 1, 64, 100, &layers);
+
+            print(models[i], &c, layers);
+            CHECK_EQ(c.work.kernels, OUTSIDE + (PER_LAYER + SHARED) * (layers - 1) + DENSE);
+            CHECK_EQ(c.work.fills, 0);
+            if (graphs)
+                CHECK_EQ(c.work.copies, 4);
+        }
+    }
+    model = NULL;
+}
+
+/* Two kernels more than a token whose logits the host reads, and no wait more. */
+static void a_sampled_token_has_two_kernels(void)
+{
+    static const struct mp_sampling plain = { .temperature = 0.8, .top_k = 40, .top_p = 0.95 };
+    static const struct mp_sampling greedy = { .temperature = 0, .top_p = 1 };
+
+    spin = &spin_awake;
+    print_head();
+    for (int graphs = 0; graphs < 2; graphs++) {
+        for (int best = 0; best < 2; best++) {
+            uint32_t layers;
+            struct counts c;
+
+            sampling = best ? &greedy : &plain;
+            c = step(graphs, 1, 64, 100, &layers);
+            print(best ? "greedy token" : "sampled token", &c, layers);
+            CHECK_EQ(c.work.kernels, OUTSIDE + PER_LAYER * layers + 2);
+            CHECK_EQ(c.waits, graphs ? 1 : layers + 1);
+        }
+    }
+    sampling = NULL;
 }
 
 static void waits_are_asleep_where_no_processor_is_left(void)
@@ -319,6 +417,7 @@ static struct counts step_at(const char *positions, bool graphs, bool least, flo
     options.spin = spin;
     options.before_engine = set_routing;
     options.policies.profile = "lru";
+    options.policies.policy[MP_POLICY_ASSIGN] = assign;
     if (least)
         options.budget_bytes = harness_plan(&options, NULL).smallest_bytes;
     harness_open(&options, &h);
@@ -336,7 +435,8 @@ static struct counts step_at(const char *positions, bool graphs, bool least, flo
 
 /* As many waits as layers with misses, and one; and the bits of the host's steps. */
 static void show_misses(const char *what, const char *positions, bool least, uint32_t layers,
-                        uint64_t thrown)
+                        uint64_t thrown, uint64_t least_calls, uint64_t most_calls,
+                        uint64_t most_locks)
 {
     static float want[4096], got[4096];
     const struct counts host = step_at(positions, false, least, want);
@@ -346,15 +446,37 @@ static void show_misses(const char *what, const char *positions, bool least, uin
     CHECK_EQ(host.waits, LAYERS + 1);
     CHECK_EQ(c.waits, layers + 1);
     CHECK_EQ(c.thrown, thrown);
+    CHECK(c.calls >= least_calls && c.calls <= most_calls);
+    CHECK(c.step_locks <= most_locks);
     CHECK(memcmp(want, got, sizeof(want)) == 0);
+}
+
+/* The CPU gets the layer's input when it is there, so that layers of which it computes experts have
+ * a second wait; the host's steps, too, and they have it in these layers alone. */
+static void experts_of_the_cpu_cost_a_second_wait(void)
+{
+    static float host[4096], graph[4096];
+    struct counts c;
+
+    make_routing();
+    assign = "resident";
+    print_head();
+    c = step_at("03030303", false, true, host);
+    print("host-driven, the CPU has experts", &c, LAYERS);
+    CHECK_EQ(c.waits, 2 * LAYERS + 1);
+    c = step_at("03030303", true, true, graph);
+    print("graph, the CPU has experts", &c, LAYERS);
+    CHECK_EQ(c.waits, 2 * LAYERS + 1);
+    assign = NULL;
+    mp_forced_routing_destroy(forced);
 }
 
 static void a_layer_with_misses_costs_a_wait(void)
 {
     make_routing();
-    show_misses("misses in one layer", "000000100002", false, 1, 3);
-    show_misses("misses in every layer", "0000003", false, LAYERS, 4 + 3 + 2);
-    show_misses("misses in every layer of each step", "03030303", true, LAYERS, 0);
+    show_misses("misses in one layer", "000000100002", false, 1, 3, 58, 100, 40);
+    show_misses("misses in every layer", "0000003", false, LAYERS, 4 + 3 + 2, 180, 340, 80);
+    show_misses("misses in every layer of each step", "03030303", true, LAYERS, 0, 180, 340, 80);
     mp_forced_routing_destroy(forced);
 }
 
@@ -363,9 +485,13 @@ int main(void)
     setenv("FAKECUDA_GRANULE", "4096", 1);
     find_fake();
     RUN(steps_have_few_kernels);
+    RUN(blocks_of_attention_wait_for_positions);
+    RUN(other_layers_have_these_kernels);
+    RUN(a_sampled_token_has_two_kernels);
     RUN(a_guess_costs_no_wait_and_no_launch);
     RUN(most_kernels_begin_early);
     RUN(waits_are_asleep_where_no_processor_is_left);
     RUN(a_layer_with_misses_costs_a_wait);
+    RUN(experts_of_the_cpu_cost_a_second_wait);
     return 0;
 }

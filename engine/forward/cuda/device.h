@@ -200,9 +200,18 @@ void mp_device_norm(struct mp_device *device, mp_cu_ptr out, mp_cu_ptr x,
 /* Whether `x` is the result of a norm that waits: then it waits no more, and *in_p is what it would
  * have read. */
 bool mp_device_take_norm(struct mp_device *device, mp_cu_ptr x, struct mp_cuda_normed *in_p);
-/* y (+)= down(silu(gate x) * up x); uses state.gate and state.up */
-void mp_device_ffn(struct mp_device *device, const struct mp_ffn *ffn, mp_cu_ptr x, mp_cu_ptr y,
-                   bool accumulate);
+/* Up to three products with a norm's result, of few tokens: y := w norm(in) (+ bias) */
+struct mp_device_part {
+    const struct mp_view *w;
+    const float *bias; /* or NULL */
+    mp_cu_ptr y;
+};
+void mp_device_project(struct mp_device *device, const struct mp_cuda_normed *in,
+                       const struct mp_device_part *parts, uint32_t count);
+/* y (+)= down(silu(gate x) * up x), and state.row := row x, if there is one; uses state.gate and
+ * state.up. With `in`, of few tokens, x is the result of that norm, and is not read. */
+void mp_device_ffn(struct mp_device *device, const struct mp_ffn *ffn, const struct mp_view *row,
+                   const struct mp_cuda_normed *in, mp_cu_ptr x, mp_cu_ptr y, bool accumulate);
 /* out(count, H) := rows (u32) of the table; zeros for what is not a row */
 void mp_device_gather(struct mp_device *device, const struct mp_view *table, mp_cu_ptr rows,
                       mp_cu_ptr out, uint32_t count);

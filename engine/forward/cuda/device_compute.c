@@ -81,39 +81,22 @@ static void norm(struct mp_compute *c, enum mp_array out, enum mp_array in,
                    c->engine->tokens);
 }
 
-/* Those from the first on whose weights have its type, in one launch; returns their number. */
-static uint32_t project_type(struct mp_device *device, const struct mp_cuda_normed *in,
-                             const struct mp_projection *list, uint32_t count)
-{
-    const enum mp_wtype type = list[0].w->type;
-    struct mp_cuda_project params = { .in = *in };
-    uint32_t n = 0;
-
-    for (; n < count && list[n].w->type == type; n++)
-        params.part[n] = (struct mp_cuda_part){
-            .w = (uintptr_t)list[n].w->data,
-            .y = device->state.array[list[n].out],
-            .bias = (uintptr_t)list[n].bias,
-            .rows = (uint32_t)list[n].w->rows,
-        };
-    mp_device_launch(device, mp_cuda_project(type, in->tokens), &params);
-    return n;
-}
-
 /* Products of one input that a norm gives, which nobody else reads. */
 static bool project_normed(struct mp_device *device, const struct mp_projection *list,
                            uint32_t count)
 {
+    struct mp_device_part parts[3];
     struct mp_cuda_normed in;
 
     for (uint32_t i = 0; i < count; i++) {
         if (list[i].in != MP_ARRAY_XE || list[i].add)
             return false;
+        parts[i] =
+            (struct mp_device_part){ list[i].w, list[i].bias, device->state.array[list[i].out] };
     }
     if (!mp_device_take_norm(device, device->state.array[MP_ARRAY_XE], &in))
         return false;
-    for (uint32_t i = 0; i < count;)
-        i += project_type(device, &in, list + i, count - i);
+    mp_device_project(device, &in, parts, count);
     return true;
 }
 
@@ -206,8 +189,11 @@ static void attend(struct mp_compute *c, uint32_t layer)
 static void ffn(struct mp_compute *c, const struct mp_ffn *ffn, enum mp_array in, enum mp_array x)
 {
     struct mp_device *device = mp_device_of(c);
+    const mp_cu_ptr *array = device->state.array;
+    struct mp_cuda_normed normed;
+    const bool waits = mp_device_take_norm(device, array[in], &normed);
 
-    mp_device_ffn(device, ffn, device->state.array[in], device->state.array[x], true);
+    mp_device_ffn(device, ffn, NULL, waits ? &normed : NULL, array[in], array[x], true);
 }
 
 /* ---- the result */

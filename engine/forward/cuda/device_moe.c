@@ -141,17 +141,23 @@ enum mp_status mp_device_read_scores(struct mp_compute *c, float *scores)
     return status;
 }
 
-/* sum := shared(x), row := shared_gate x; the sum of experts weighs one by the other */
+/* sum := shared(x), row := shared_gate x; the sum of experts weighs one by the other. x is normed
+ * once more, in the product's prologue, so that it is one launch for all. */
 void mp_device_shared(struct mp_compute *c, uint32_t layer)
 {
     struct mp_device *device = mp_device_of(c);
     const struct mp_device_state *s = &device->state;
     const struct mp_layer_weights *w = &c->weights->layers[layer];
+    const struct mp_cuda_normed in = {
+        .x = s->x,
+        .norm = (uintptr_t)w->ffn_norm.w,
+        .cols = c->engine->config.model->hidden,
+        .tokens = c->engine->tokens,
+        .eps = c->engine->config.model->norm_eps,
+    };
 
-    mp_device_ffn(device, &w->shared, s->xn, s->sum, false); // (T, H)
-    if (w->shared_gate.data != NULL)
-        mp_device_multiply(device, &w->shared_gate, NULL, s->xn, s->row, c->engine->tokens,
-                           false); // (T)
+    mp_device_ffn(device, &w->shared, w->shared_gate.data != NULL ? &w->shared_gate : NULL,
+                  in.tokens <= MP_DEVICE_FEW_TOKENS ? &in : NULL, s->xn, s->sum, false); // (T, H)
 }
 
 /* ---- sums of experts */

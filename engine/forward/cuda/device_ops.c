@@ -180,15 +180,46 @@ bool mp_device_take_norm(struct mp_device *device, mp_cu_ptr x, struct mp_cuda_n
     return true;
 }
 
-void mp_device_ffn(struct mp_device *device, const struct mp_ffn *ffn, mp_cu_ptr x, mp_cu_ptr y,
-                   bool accumulate)
+/* Those from the first on whose weights have its type, in one launch; returns their number. */
+static uint32_t project_type(struct mp_device *device, const struct mp_cuda_normed *in,
+                             const struct mp_device_part *parts, uint32_t count)
+{
+    const enum mp_wtype type = parts[0].w->type;
+    struct mp_cuda_project params = { .in = *in };
+    uint32_t n = 0;
+
+    for (; n < count && parts[n].w->type == type; n++)
+        params.part[n] = (struct mp_cuda_part){
+            .w = address(parts[n].w->data),
+            .y = parts[n].y,
+            .bias = address(parts[n].bias),
+            .rows = (uint32_t)parts[n].w->rows,
+        };
+    mp_device_launch(device, mp_cuda_project(type, in->tokens), &params);
+    return n;
+}
+
+void mp_device_project(struct mp_device *device, const struct mp_cuda_normed *in,
+                       const struct mp_device_part *parts, uint32_t count)
+{
+    for (uint32_t i = 0; i < count;)
+        i += project_type(device, in, parts + i, count - i);
+}
+
+void mp_device_ffn(struct mp_device *device, const struct mp_ffn *ffn, const struct mp_view *row,
+                   const struct mp_cuda_normed *in, mp_cu_ptr x, mp_cu_ptr y, bool accumulate)
 {
     const struct mp_device_state *s = &device->state;
-    const uint32_t tokens = device->engine->tokens;
+    const uint32_t tokens = device->engine->tokens, count = row != NULL ? 3 : 2;
+    const struct mp_device_part parts[] = { { &ffn->gate, NULL, s->gate },
+                                            { &ffn->up, NULL, s->up },
+                                            { row, NULL, s->row } };
     const struct mp_cuda_silu_mul silu = { s->gate, s->up, (uint64_t)tokens * ffn->gate.rows };
 
-    mp_device_multiply(device, &ffn->gate, NULL, x, s->gate, tokens, false);
-    mp_device_multiply(device, &ffn->up, NULL, x, s->up, tokens, false);
+    if (in != NULL)
+        mp_device_project(device, in, parts, count);
+    for (uint32_t i = 0; in == NULL && i < count; i++)
+        mp_device_multiply(device, parts[i].w, NULL, x, parts[i].y, tokens, false);
     mp_device_launch(device, MP_CUDA_KERNEL_silu_mul, &silu);
     mp_device_multiply(device, &ffn->down, NULL, s->gate, y, tokens, accumulate);
 }
