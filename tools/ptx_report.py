@@ -39,8 +39,11 @@ IN_FLIGHT = {"gemv1_bf16": 64, "gemv2_bf16": 32 + 64, "gemv4_bf16": 32 + 64, "ge
              "gemv1_f32": 64 + 128, "gemv8_f32": 32 + 64,
              "project1_bf16": 64, "project2_bf16": 32 + 64, "project4_bf16": 32 + 64,
              "project8_bf16": 32 + 64, "project1_f32": 64 + 128, "project8_f32": 32 + 64,
-             "route1_bf16": 64, "route8_bf16": 32 + 64, "experts_up1_bf16": 64,
-             "experts_down1_bf16": 64, "experts_up8_bf16": 32 + 64, "experts_down8_bf16": 32 + 64,
+             "route1_bf16": 64, "route2_bf16": 32 + 64, "route4_bf16": 32 + 64,
+             "route8_bf16": 32 + 64, "experts_up1_bf16": 64, "experts_down1_bf16": 64,
+             "experts_up2_bf16": 32 + 64, "experts_down2_bf16": 32 + 64,
+             "experts_up4_bf16": 32 + 64, "experts_down4_bf16": 32 + 64,
+             "experts_up8_bf16": 32 + 64, "experts_down8_bf16": 32 + 64,
              "experts_up8_f32": 64 + 128,
              "attend_f32": 16 + 64, "attend_bf16": 16 + 64, "read": 64}
 # Of quantised types, all of which are listed: rows that a warp reads at once; 0: not counted.
