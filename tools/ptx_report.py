@@ -1,11 +1,12 @@
 """What ptxas makes of the kernels (tools/make_ptx --report, --assemble); no program of its own.
 
-Usage: ptx_report.py PTXAS report
+Usage: ptx_report.py PTXAS report|tables
        ptx_report.py PTXAS assemble [NAME...]
        ptx_report.py PROGRAM grids
 
 report: the tables of docs/kernels.md; for the last one build/release/gpu_bench_kernels says what is
-launched. grids: ends with 1 unless that one is there, by PROGRAM (gpu_bench_kernels) and the table of
+launched. tables: nothing; ends with 1 unless those tables are there, with 77 if they were made with
+another ptxas. grids: ends with 1 unless that one is there, by PROGRAM (gpu_bench_kernels) and the table of
 registers. assemble: nothing but errors, of kernels/cuda/NAME.ptx and tensor_NAME.ptx if names are given.
 Both of PTXAS assemble for all architectures and end with 1 if one is refused, a kernel has a stack frame
 or spills a register, or one for few tokens takes more than 64.
@@ -131,10 +132,10 @@ def span(values):
     return " to ".join(str(value) for value in sorted({min(values), max(values)}))
 
 
-def print_quant(used, threads):
+def quant_table(used, threads):
     """Registers on all architectures, the fewest and the most, and KiB in flight on the worst one."""
-    print("\n| type | " + " | ".join(f"`{kernel}_*`" for kernel in QUANT_ROWS) + " |")
-    print("|---|" + "---|" * len(QUANT_ROWS))
+    lines = ["| type | " + " | ".join(f"`{kernel}_*`" for kernel in QUANT_ROWS) + " |",
+             "|---|" + "---|" * len(QUANT_ROWS)]
     for name, step_bytes in quant_types().items():
         cells = []
         for kernel, rows in QUANT_ROWS.items():
@@ -144,7 +145,8 @@ def print_quant(used, threads):
             flight = rows * step_bytes * (1 + steps_ahead(kernel, name, step_bytes)) / LANES
             kib = resident * threads[full] * flight / 1024
             cells.append(span(registers) + (f", {kib:.0f}" if rows else ""))
-        print(f"| {name.upper()} | " + " | ".join(cells) + " |")
+        lines.append(f"| {name.upper()} | " + " | ".join(cells) + " |")
+    return "\n".join(lines) + "\n"
 
 
 def grid_table(program, resident):
@@ -174,19 +176,9 @@ def check_grids(program):
         sys.exit(f"ptx_report: {DOCS} has not this table:\n{table}")
 
 
-def main():
-    ptxas, what, *names = sys.argv[1:]
-    if what == "grids":
-        check_grids(ptxas)
-        return
-    files = files_of(names)
-    with ThreadPoolExecutor(2) as pool:
-        used = dict(zip(ARCHES, pool.map(lambda arch: assemble(ptxas, arch, files), ARCHES)))
-    if what == "assemble":
-        return
-    threads = threads_of()
-    print("| kernel | threads | " + " | ".join(f"sm_{arch}" for arch in ARCHES) + " |")
-    print("|---|---|" + "---|" * len(ARCHES))
+def register_table(used, threads):
+    lines = ["| kernel | threads | " + " | ".join(f"sm_{arch}" for arch in ARCHES) + " |",
+             "|---|---|" + "---|" * len(ARCHES)]
     for name in SHOWN:
         cells = []
         for arch in ARCHES:
@@ -196,25 +188,53 @@ def main():
             count = blocks(arch, used[arch][name], threads[name], SHARED.get(name, 0))
             flight = count * threads[name] * IN_FLIGHT.get(name, 0) // 1024
             cells.append(f"{used[arch][name]}, {count}" + (f", {flight}" if flight else ""))
-        print(f"| `{name}` | {threads[name]} | " + " | ".join(cells) + " |")
-    for kind in ("tensor", "tensor_up", "tensor_down"):
-        print_types(kind, used, threads)
-    print_quant(used, threads)
-    print()
-    print(grid_table(PROGRAM, lambda arch, kernel: blocks(
-        arch, used[arch][kernel], threads[kernel], SHARED.get(kernel, 0))), end="")
+        lines.append(f"| `{name}` | {threads[name]} | " + " | ".join(cells) + " |")
+    lines += [types_line(kind, used, threads) for kind in ("tensor", "tensor_up", "tensor_down")]
+    return "\n".join(lines) + "\n"
 
 
-def print_types(kind, used, threads):
-    """A line for the kernels of all quantised types."""
+def types_line(kind, used, threads):
+    """Of the kernels of all quantised types."""
     names = [f"{kind}_{ptx.removesuffix('.ptx').split('/tensor_')[1]}" for ptx in FILES if "/tensor_" in ptx]
     cells, worst = [], max(names, key=lambda name: max(used[arch].get(name, 0) for arch in ARCHES))
     for arch in ARCHES:
         few, most = (f(used[arch].get(name, 0) for name in names) for f in (min, max))
         count = blocks(arch, most, threads[worst], TENSOR_SHARED) if most else 0
         cells.append(f"{few}-{most}, {count}" if most else "-")
-    print(f"| `{kind}_*` of {len(names)} quantised types, most: `{worst}` | {threads[worst]} | " +
-          " | ".join(cells) + " |")
+    return (f"| `{kind}_*` of {len(names)} quantised types, most: `{worst}` | {threads[worst]} | " +
+            " | ".join(cells) + " |")
+
+
+def check_tables(tables):
+    """Are they written down?"""
+    text = open(DOCS).read()
+    lines = [line for table in tables for line in table.splitlines() if table not in text and line not in text]
+    if lines or not all(table in text for table in tables):
+        sys.exit(f"ptx_report: {DOCS} has not the tables of tools/make_ptx --report, for one:\n" + "\n".join(lines))
+
+
+def main():
+    ptxas, what, *names = sys.argv[1:]
+    if what == "grids":
+        check_grids(ptxas)
+        return
+    if what == "tables":
+        made_with = re.search(r"--report` with ptxas of CUDA ([0-9.]+)", open(DOCS).read())[1]
+        if f"V{made_with}\n" not in assembler.version(ptxas):
+            print(f"ptx_report: the tables are of ptxas {made_with}, {ptxas} is another")
+            sys.exit(77)
+    files = files_of(names)
+    with ThreadPoolExecutor(2) as pool:
+        used = dict(zip(ARCHES, pool.map(lambda arch: assemble(ptxas, arch, files), ARCHES)))
+    if what == "assemble":
+        return
+    threads = threads_of()
+    tables = [register_table(used, threads), quant_table(used, threads), grid_table(PROGRAM, lambda arch, kernel: blocks(
+        arch, used[arch][kernel], threads[kernel], SHARED.get(kernel, 0)))]
+    if what == "tables":
+        check_tables(tables)
+    else:
+        print("\n".join(tables), end="")
 
 
 main()

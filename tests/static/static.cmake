@@ -25,9 +25,13 @@ foreach(ptx IN LISTS mp_ptx)
             WORKING_DIRECTORY ${PROJECT_SOURCE_DIR})
         set_tests_properties(static/ptxas:${name} PROPERTIES LABELS static SKIP_RETURN_CODE 77
             COST -2) # last, beside system/tools/gpu_run_all, each on one processor
+        list(APPEND mp_ptxas_tests static/ptxas:${name})
     endif()
 endforeach()
 set_tests_properties(static/ptxas:kernels PROPERTIES COST -1.5)
+add_test(NAME static/ptxas:tables COMMAND tools/make_ptx --tables WORKING_DIRECTORY ${PROJECT_SOURCE_DIR})
+set_tests_properties(static/ptxas:tables PROPERTIES LABELS static SKIP_RETURN_CODE 77 TIMEOUT 3600
+    DEPENDS "${mp_ptxas_tests}") # what they have assembled is kept
 add_test(NAME static/ptxas_full COMMAND tools/make_ptx --report WORKING_DIRECTORY ${PROJECT_SOURCE_DIR})
 set_tests_properties(static/ptxas_full PROPERTIES LABELS full SKIP_RETURN_CODE 77 TIMEOUT 3600)
 add_test(NAME static/mutation COMMAND python3 tests/mutation/run.py --check ${PROJECT_BINARY_DIR}
