@@ -178,8 +178,8 @@ add_test(NAME system/families/llama COMMAND python3 tests/system/families/llama_
     $<TARGET_FILE:moepager> $<TARGET_FILE:make_twin> WORKING_DIRECTORY ${CMAKE_SOURCE_DIR})
 set_tests_properties(system/families/llama PROPERTIES TIMEOUT 300 SKIP_RETURN_CODE 77)
 mp_test(model/gguf/quantised_test LIBS mp_engine PkgConfig::JANSSON m SOURCES tests/model/harness.c
-    tests/model/rewrite.c tests/model/tiny_model.c ${TO_GGUF} VARIANTS cpu cuda tensor TIMEOUT 300)
-mp_fake_cuda(model/gguf/quantised_test cuda tensor)
+    tests/model/rewrite.c tests/model/tiny_model.c ${TO_GGUF} VARIANTS cpu cuda ways tensor TIMEOUT 300)
+mp_fake_cuda(model/gguf/quantised_test cuda ways tensor)
 mp_test(model/gguf/quantised_families_test LIBS mp_engine PkgConfig::JANSSON m
     SOURCES tests/model/harness.c tests/model/gguf/twin_runs.c tests/model/rewrite.c
     tests/model/tiny_model.c ${TO_GGUF} TIMEOUT 600)
@@ -326,8 +326,8 @@ mp_test(device/cuda_memory_test LIBS mp_engine m SOURCES tests/model/harness.c
     VARIANTS inclusive exclusive lost TIMEOUT 120)
 mp_fake_cuda(device/cuda_memory_test inclusive exclusive lost)
 mp_test(device/cuda_laws_test LIBS mp_engine m SOURCES tests/model/harness.c
-    VARIANTS prompt seeded lazy bf16 f16 in_place graphs cublas TIMEOUT 200)
-mp_fake_cuda(device/cuda_laws_test prompt seeded lazy bf16 f16 in_place graphs)
+    VARIANTS prompt seeded lazy bf16 f16 early in_place graphs cublas TIMEOUT 200)
+mp_fake_cuda(device/cuda_laws_test prompt seeded lazy bf16 f16 early in_place graphs)
 mp_fake_cublas(device/cuda_laws_test cublas)
 mp_test(device/cuda_layer_test LIBS mp_engine m SOURCES tests/model/harness.c tools/gpu/layer.c)
 mp_fake_cuda(device/cuda_layer_test)

@@ -8,7 +8,8 @@
  * library (tests/device/fakecublas) multiplies dense weights, with rounded activations. in_place:
  * streams stand still whenever experts are read where the host has them. graphs: what has to be so
  * when a graph is recorded or replayed. bf16, f16: keys and values of that type, on the device and
- * on the CPU, in a third of the ways.
+ * on the CPU, in a third of the ways. early: as many, and all but the first runs have kernels that
+ * begin early.
  */
 #include <math.h>
 #include <pthread.h>
@@ -34,7 +35,7 @@ static const int32_t tokens[SEQUENCES][STRIDE] = { { 3, 14, 15, 92, 65, 35, 89, 
                                                    { 27, 18, 28, 18, 28, 45, 90, 45, 23, 53, 60 } };
 static const int32_t lens[SEQUENCES] = { 9, 5 };
 
-static bool cublas;
+static bool cublas, early;
 static enum mp_wtype kv_type = MP_WTYPE_F32;
 static float near = 2e-3f; /* sums in another order, or of other roundings */
 static struct mp_assign_ops plan;
@@ -156,6 +157,7 @@ static void every_way_has_the_same_bits(void)
 {
     struct harness_options options = small("cuda");
     struct mp_space_plan space;
+    struct fakecuda_work work;
     static float cpu[LOGITS_MAX];
 
     for (int graphs = 0; graphs < 2; graphs++) {
@@ -171,11 +173,14 @@ static void every_way_has_the_same_bits(void)
         memcpy(got, first[graphs], sizeof(got));
         compare(cpu, near, "against the CPU");
     }
-    for (unsigned way = 0; way < 32; way += cublas ? 5 : kv_type != MP_WTYPE_F32 ? 3 : 1)
+    mp_gpu_configure(&(struct mp_gpu_config){ .pdl = early });
+    for (unsigned way = 0; way < 32; way += cublas ? 5 : kv_type != MP_WTYPE_F32 || early ? 3 : 1)
         one_way(&space, way);
     CHECK(counted.prefetch_issued > 0 && counted.elsewhere > 0 && counted.evictions > 0);
     CHECK(fake_api.calls("cuMemMap") > 0 && fake_api.calls("cuGraphLaunch") > 0);
     CHECK(fake_api.calls("cuMemcpyDtoHAsync_v2") > 0);
+    fake_api.work(&work);
+    CHECK_EQ(work.early > 0, early);
 }
 
 /* The type is that of what is allocated and computed, and of what is counted before. */
@@ -600,6 +605,7 @@ int main(int argc, char **argv)
     if (argc > 1 && strcmp(argv[1], "seeded") == 0)
         fake_api.timing(20, 0);
     cublas = argc > 1 && strcmp(argv[1], "cublas") == 0;
+    early = argc > 1 && strcmp(argv[1], "early") == 0;
     near = cublas ? 0.1f : near;
     if (argc > 1 && strcmp(argv[1], "bf16") == 0)
         kv_type = MP_WTYPE_BF16;

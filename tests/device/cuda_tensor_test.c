@@ -1,8 +1,9 @@
 /*
  * Products by the kernels for tensor cores (MOEPAGER_CUDA_GEMM=tensor) on the driver without a
  * device, where mma.sync is made after its documentation: logits near those of the other kernels,
- * the same bits at each budget and addressing and whoever reads the experts; nobody gets them who
- * has not asked for them, and a device that cannot have them says so (variant "old").
+ * the same bits at each budget, addressing and residency, with graphs and without, and whoever
+ * reads the experts; nobody gets them who has not asked for them, and a device that cannot have
+ * them says so (variant "old").
  */
 #include <math.h>
 
@@ -104,20 +105,29 @@ static void they_run_where_they_are_wanted_alone(void)
     }
 }
 
+/* With graphs, windows, an exclusive host tier and kernels that begin early, and without each, at
+ * budgets from the least to all. */
 static void bits_do_not_depend_on_budgets(void)
 {
     static float want[LOGITS], got[LOGITS];
     struct harness_options options = with(MP_GEMM_TENSOR);
-    struct mp_space_plan space = harness_plan(&options, NULL);
+    const struct mp_space_plan space = harness_plan(&options, NULL);
 
     CHECK_EQ(run(&options, false, want), MP_OK);
-    for (unsigned i = 0; i < 3; i++) {
+    for (unsigned way = 0; way < 16; way++) {
+        options.graphs = way & 1;
+        options.addressing = way & 2 ? MP_ADDRESSING_WINDOW : MP_ADDRESSING_TABLE;
+        options.residency = way & 4 ? MP_HOST_EXCLUSIVE : MP_HOST_INCLUSIVE;
+        mp_gpu_configure(&(struct mp_gpu_config){ .pdl = way / 8 });
         options.budget_bytes =
-            space.smallest_bytes + (space.full_bytes - space.smallest_bytes) * i / 3;
-        options.addressing = i == 1 ? MP_ADDRESSING_WINDOW : MP_ADDRESSING_TABLE;
-        CHECK_EQ(run(&options, i == 2, got), MP_OK);
-        CHECK(memcmp(want, got, sizeof(want)) == 0);
+            space.smallest_bytes + (space.full_bytes - space.smallest_bytes) * (way % 4) / 3;
+        CHECK_EQ(run(&options, !options.graphs, got), MP_OK);
+        if (memcmp(want, got, sizeof(want)) != 0) {
+            fprintf(stderr, "other bits in way %u\n", way);
+            exit(1);
+        }
     }
+    mp_gpu_configure(&(struct mp_gpu_config){ .pdl = 0 });
 }
 
 static void a_driver_that_refuses_them_is_an_error(void)

@@ -376,6 +376,41 @@ static void graphs_take_types_that_differ_by_layer(void)
     harness_close(&h);
 }
 
+/* With graphs, windows, an exclusive host tier and kernels that begin early, and without each, at
+ * budgets from the least to all. */
+static void check_ways(enum mp_wtype type, enum mp_wtype down)
+{
+    static float want[(STEPS + 1) * VOCAB];
+    struct harness_options options = on_device(model_of(type, down, false));
+    const struct mp_space_plan plan = harness_plan(&options, NULL);
+    struct fakecuda_work work;
+
+    options.tokens_max = 512;
+    logits_of(&options, 1, want);
+    fake_api.reset();
+    for (unsigned way = 0; way < 16; way++) {
+        options.graphs = way & 1;
+        options.addressing = way & 2 ? MP_ADDRESSING_WINDOW : MP_ADDRESSING_TABLE;
+        options.residency = way & 4 ? MP_HOST_EXCLUSIVE : MP_HOST_INCLUSIVE;
+        mp_gpu_configure(&(struct mp_gpu_config){ .pdl = way / 8 });
+        options.budget_bytes =
+            plan.smallest_bytes + (plan.full_bytes - plan.smallest_bytes) * (way % 4) / 3;
+        options.tokens_max = way % 3 == 0 ? 5 : 512;
+        check_same(&options, way % 5 == 0 ? 3 : 1, want);
+    }
+    mp_gpu_configure(&(struct mp_gpu_config){ .pdl = 0 });
+    fake_api.work(&work);
+    CHECK(work.early > 0);
+    CHECK(fake_api.calls("cuGraphLaunch") > 0);
+    CHECK(harness_plan(&options, NULL).window_bytes > 0); /* of the last way */
+}
+
+static void no_way_of_a_device_changes_bits(void)
+{
+    check_ways(MP_WTYPE_Q8_0, MP_WTYPE_Q8_0);
+    check_ways(MP_WTYPE_Q4_K, MP_WTYPE_Q6_K);
+}
+
 static void check_refused(enum mp_wtype type, const char *text)
 {
     char model[sizeof(test_tmpdir_path) + 40] = "";
@@ -545,6 +580,14 @@ int main(int argc, char **argv)
         RUN(tensor_cores_are_near_the_other_kernels);
         RUN(tensor_cores_are_used_where_they_are_wanted);
         RUN(a_driver_that_refuses_those_of_a_type_is_an_error);
+        return 0;
+    }
+    if (argc > 1 && strcmp(argv[1], "ways") == 0) {
+        CHECK_EQ(setenv("FAKECUDA_GRANULE", "16384", 1), 0); /* windows need units not smaller */
+        find_fake();
+        layers_now = 2;
+        steps_now = 2;
+        RUN(no_way_of_a_device_changes_bits);
         return 0;
     }
     if (argc > 1 && strcmp(argv[1], "cuda") == 0) {
