@@ -45,6 +45,7 @@ struct mp_probe_shape mp_device_facts_shape(const struct mp_model_config *model,
     };
 
     if (usual != NULL) {
+        shape.channels = mp_ffn_slices_channels(&weights->slices, 0);
         shape.gate = usual->piece[MP_PIECE_GATE];
         shape.down = usual->piece[MP_PIECE_DOWN];
     }

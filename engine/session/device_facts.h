@@ -15,8 +15,12 @@ struct mp_device_facts {
     bool no_host_handles; /* memory by handle on a NUMA node must not be tried here */
 };
 
-/* The experts to time for a model: types as most layers have them. BF16 where that is not known
- * (weights NULL), or where devices have no kernels for them. */
+/*
+ * The experts to time for a model: types as most layers have them. BF16 where that is not known
+ * (weights NULL), or where devices have no kernels for them. Where experts are stored in slices it
+ * is a slice that is timed: a device has two launches for each. The CPU, which takes slices side by
+ * side, then counts the handing out of work once for each, a little too much.
+ */
 struct mp_probe_shape mp_device_facts_shape(const struct mp_model_config *model,
                                             const struct mp_weights *weights);
 
