@@ -180,6 +180,23 @@ static void a_model_that_is_none_is_refused(void)
     REFUSED(3, "E_ST_SHORT", "info", "--model", dir);
 }
 
+/* Its configuration is one model's, its weights are another's; said before a device is opened. */
+static void a_model_with_other_weights_is_not_probed(void)
+{
+    const char *dir = cli_path("mixed");
+    char from[4200], to[4300], here[2048];
+
+    CHECK(getcwd(here, sizeof(here)) != NULL);
+    CHECK_EQ(mkdir(dir, 0700), 0);
+    snprintf(from, sizeof(from), "%s/" CLI_MODEL "/config.json", here);
+    snprintf(to, sizeof(to), "%s/config.json", dir);
+    CHECK_EQ(symlink(from, to), 0);
+    snprintf(from, sizeof(from), "%s/tests/data/models/mixtral-tiny/model.safetensors", here);
+    snprintf(to, sizeof(to), "%s/model.safetensors", dir);
+    CHECK_EQ(symlink(from, to), 0);
+    REFUSED(3, "tensor", "probe", "--model", dir, "--device", "cuda");
+}
+
 /* A variable with a bad value ends the program as its flag does; an unknown one is warned of, and
  * ends it with MOEPAGER_STRICT. */
 static void a_wrong_variable_warns_or_ends(void)
@@ -307,6 +324,7 @@ int main(int argc, char **argv)
     RUN(simulated_requests_are_those_of_the_cluster);
     RUN(a_trace_does_not_undo_what_was_set);
     RUN(a_model_that_is_none_is_refused);
+    RUN(a_model_with_other_weights_is_not_probed);
     RUN(a_wrong_variable_warns_or_ends);
     RUN(a_flag_goes_before_the_environment);
     RUN(a_log_file_that_cannot_be_used_is_no_obstacle);
