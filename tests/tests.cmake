@@ -331,6 +331,22 @@ mp_fake_cuda(device/cuda_laws_test prompt seeded lazy bf16 f16 early in_place gr
 mp_fake_cublas(device/cuda_laws_test cublas)
 mp_test(device/cuda_layer_test LIBS mp_engine m SOURCES tests/model/harness.c tools/gpu/layer.c)
 mp_fake_cuda(device/cuda_layer_test)
+# tests/data/logits/README.md
+set(logits ${PROJECT_SOURCE_DIR}/tests/data/logits/a5354ea)
+add_test(NAME system/tools/compare_logits:same COMMAND python3 tools/compare_logits ${logits}
+    ${CMAKE_BINARY_DIR} --tokens 40 --most 0 WORKING_DIRECTORY ${PROJECT_SOURCE_DIR})
+add_test(NAME system/tools/compare_logits:near COMMAND python3 tools/compare_logits ${logits}
+    ${CMAKE_BINARY_DIR} --tokens 300 --most 5e-6 --model tests/data/models/qwen3moe-tiny
+    --model tests/data/models/mixtral-tiny WORKING_DIRECTORY ${PROJECT_SOURCE_DIR})
+# Another prompt: the tool says so.
+add_test(NAME system/tools/compare_logits:far COMMAND python3 tools/compare_logits ${logits}
+    ${CMAKE_BINARY_DIR} --tokens 40 --most 0.01 --model tests/data/models/mixtral-tiny -- --seed 7
+    WORKING_DIRECTORY ${PROJECT_SOURCE_DIR})
+set_tests_properties(system/tools/compare_logits:far PROPERTIES PASS_REGULAR_EXPRESSION
+    "more than 0.01, or other tokens: mixtral-tiny")
+foreach(part same near far)
+    set_tests_properties(system/tools/compare_logits:${part} PROPERTIES TIMEOUT 600 LABELS cli)
+endforeach()
 mp_test(device/cuda_counts_test LIBS mp_engine m SOURCES tests/model/harness.c)
 mp_fake_cuda(device/cuda_counts_test)
 target_link_options(device_cuda_counts_test PRIVATE -Wl,--wrap=pthread_mutex_lock
