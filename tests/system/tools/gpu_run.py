@@ -289,6 +289,27 @@ def verdicts():
     check(f"a call takes {seconds} s", seconds <= 570)
 
 
+def speeds():
+    """Headlines of experts and of a whole layer have a bound."""
+
+    def judge(layer, experts):
+        rows = []
+        kernels = [{"name": name, "headline": headline, "us": 1.0, "gbps": 1.0, "ratio": experts,
+                    "ratio_read": layer}
+                   for name, headline in (("layer, project", False), ("layer, all", True),
+                                          ("experts bf16", True), ("product bf16", True))]
+        run = SimpleNamespace(args=SimpleNamespace(dry_run=False, device=0), bin=Path("bin"),
+                              json=lambda *_: {"read_gbps": 1, "copy_gbps": 1, "kernels": kernels},
+                              file=lambda *_: None, row=lambda *row: rows.append(row))
+        steps.speed(run)
+        return {row[0].split(":")[0]: row[1] for row in rows}
+
+    met, missed = judge(0.7, 0.85), judge(0.69, 0.84)
+    check("as they should be", (met["layer, all"], met["experts bf16"]) == ("met", "met"), met)
+    check("slow", (missed["layer, all"], missed["experts bf16"]) == ("missed", "missed"), missed)
+    check("others", missed["product bf16"] == "" and missed["layer, launch by launch"] == "", missed)
+
+
 def tensor_cores_are_earned():
     """Their cell is there only where check_kernels has launched all of their kernels and found them right."""
     names = [f"mp_tensor_{kind}{name}" for kind in ("", "up_", "down_")
@@ -313,6 +334,7 @@ def tensor_cores_are_earned():
 def short(folder):
     bundle = Bundle(stand_ins(folder / "stand-ins"), folder)
     verdicts()
+    speeds()
     tensor_cores_are_earned()
     for case in (a_step_that_hangs, json_with_company, a_cell_that_fails, a_full_disk,
                  an_end_from_outside, kernels_that_are_needed, ways, no_driver):
@@ -338,7 +360,7 @@ def everything(build, folder):
     print(text)
     check(f"the dry run ended with {code}", code == 0, text)
     for part in ("8 of 8 settings", "<= 1.02", ">= 0.85 of copy", "cost/static <= 1.02",
-                 "project ", " + route ", " + combine ", "| of read |", "experts bf16 8 of 128, list of 8,",
+                 "project ", " + route ", " + combine ", "| >= 0.7 of read |", "experts bf16 8 of 128, list of 8,",
                  "sample_list, sample of", "KV cache f32 | ok", "KV cache bf16 | ok", "KV cache f16 | ok",
                  "Q4_K_M | ok", "waits of the host |", "graphs off, gate |",
                  "% graphs)", "batch 1, graph: early / not | ok", "batch 8, graph: early / not | ok", "prefill, own", "prefill, tensor b1 p16 100 |", "driver's error codes", " 0 wrong", "on the device: took part | ok", "CPU: took part | ok",
