@@ -351,6 +351,10 @@ mp_test(device/cuda_counts_test LIBS mp_engine m SOURCES tests/model/harness.c)
 mp_fake_cuda(device/cuda_counts_test)
 target_link_options(device_cuda_counts_test PRIVATE -Wl,--wrap=pthread_mutex_lock
     -Wl,--wrap=pthread_cond_wait -Wl,--wrap=pthread_cond_timedwait)
+mp_test(device/cuda_syscalls_test LIBS mp_engine m SOURCES tests/model/harness.c)
+mp_fake_cuda(device/cuda_syscalls_test)
+set_tests_properties(device/cuda_syscalls_test PROPERTIES SKIP_RETURN_CODE 77)
+target_link_options(device_cuda_syscalls_test PRIVATE -Wl,--wrap=pthread_sigmask)
 mp_test(device/cuda_early_test LIBS mp_engine m SOURCES tests/model/harness.c
     VARIANTS able sm_89 driver_12_2)
 mp_fake_cuda(device/cuda_early_test able sm_89 driver_12_2)
