@@ -584,6 +584,7 @@ mp_test(unit/engine/cluster/mpi_listen_test LIBS mp_base SOURCES engine/cluster/
 mp_test(unit/engine/cluster/cluster_requests_test LIBS mp_engine m WRAP)
 mp_test(unit/engine/cluster/cluster_message_test LIBS mp_engine m)
 mp_test(unit/engine/cluster/cluster_choose_test LIBS mp_engine m)
+mp_test(unit/engine/cluster/cluster_redo_test LIBS mp_engine m)
 mp_test(model/cluster/cluster_fault_test LIBS mp_engine m SOURCES tests/model/cluster/team.c
     tests/model/cluster/loopback.c tests/model/harness.c tests/support/npy.c WRAP TIMEOUT 120)
 mp_test(model/cluster/cluster_loss_test LIBS mp_engine m SOURCES tests/model/cluster/team.c

@@ -19,9 +19,9 @@ static double peer_ns(const struct mp_peer *peer, uint32_t tokens)
     return (double)peer->planned_ns + fixed + peer->row_ns * tokens;
 }
 
-/* The live rank that keeps the expert and is expected to be done first; the lowest if several are.
- */
-static uint32_t find_holder(const struct mp_rank *rank, uint32_t id, uint32_t tokens,
+/* The live rank that keeps the expert, or `reads` what it does not keep, and is expected to be done
+ * first; the lowest if several are. */
+static uint32_t find_holder(const struct mp_rank *rank, uint32_t id, uint32_t tokens, bool reads,
                             double *best_p)
 {
     uint32_t holder = MP_WHERE_HERE;
@@ -30,7 +30,7 @@ static uint32_t find_holder(const struct mp_rank *rank, uint32_t id, uint32_t to
         double ns;
 
         if (p == rank->self || rank->peer[p].state != MP_PEER_LIVE ||
-            !mp_rank_may_have(rank, p, id))
+            !(reads ? rank->peer[p].about.reads != 0 : mp_rank_may_have(rank, p, id)))
             continue;
         ns = peer_ns(&rank->peer[p], tokens);
         if (holder == MP_WHERE_HERE || ns < *best_p) {
@@ -69,7 +69,9 @@ static enum mp_status choose_one(struct mp_rank *rank, const struct mp_assign_fa
     if (mp_rank_may_have(rank, rank->self, id) ||
         (!rank->config.place->calls && rank->config.reads))
         return MP_OK;
-    holder = find_holder(rank, id, facts->tokens[i], &ns);
+    holder = find_holder(rank, id, facts->tokens[i], false, &ns);
+    if (holder == MP_WHERE_HERE && !rank->config.reads)
+        holder = find_holder(rank, id, facts->tokens[i], true, &ns);
     if (holder == MP_WHERE_HERE)
         return rank->config.reads ? MP_OK
                                   : mp_rank_no_holder(rank, facts->layer, facts->experts[i]);

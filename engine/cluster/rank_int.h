@@ -6,10 +6,10 @@
 
 /*
  * Parts of a rank: creation, messages and silence (rank.c), who is there (hello.c), one layer
- * (rank_choose.c, rank_layer.c), the same for others (rank_serve.c), bytes out of another rank's
- * memory (rank_fetch.c), placements (rank_epoch.c), what leaves memory for one (rank_move.c),
- * results of requests (rank_results.c), requests that move
- * (rank_requests.c), ranks that come back (rank_restart.c).
+ * (rank_choose.c, rank_layer.c, rank_redo.c), the same for others (rank_serve.c), bytes out of
+ * another rank's memory (rank_fetch.c), placements (rank_epoch.c), what leaves memory for one
+ * (rank_move.c), results of requests (rank_results.c), requests that move (rank_requests.c), ranks
+ * that come back (rank_restart.c).
  */
 #define MP_WHERE_HERE UINT32_MAX
 
@@ -19,8 +19,9 @@ enum mp_peer_state { MP_PEER_LIVE, MP_PEER_SILENT, MP_PEER_LOST };
 struct mp_call {
     uint64_t id; /* 0: none */
     uint64_t sent_ns, began_ns;
-    uint64_t tried; /* bit of each rank that was asked */
-    void *message;  /* of call_bytes_max */
+    uint64_t tried;    /* bit of each rank that got it */
+    uint64_t stuck_ns; /* since when nobody could be asked for some of it; 0: not */
+    void *message;     /* of call_bytes_max */
     uint64_t bytes;
     uint32_t *token; // (tokens_max): of the batch, for each token of the message
     bool open, failed;
@@ -220,6 +221,12 @@ bool mp_rank_take_no_bytes(struct mp_rank *rank, uint32_t from, uint64_t call);
 void mp_rank_take_reply(struct mp_rank *rank, uint32_t from, const struct mp_message *message);
 void mp_rank_take_refusal(struct mp_rank *rank, uint32_t from, const struct mp_message *message);
 void mp_rank_fill_peers(struct mp_rank *rank);
+
+/* rank_redo.c. Send the call of rank `to`; `failed` is set if that is not possible. */
+void mp_rank_send_call(struct mp_rank *rank, uint32_t to);
+/* Calls that nobody will answer are computed elsewhere; *open_p: some are not answered yet.
+ * E_EXPERT_LOST: nobody can. */
+enum mp_status mp_rank_check_calls(struct mp_rank *rank, bool *open_p) MP_MUST_CHECK;
 
 /* rank_results.c. Send what was not sent yet; a full queue leaves some of it. */
 enum mp_status mp_rank_take_results(struct mp_rank *rank,

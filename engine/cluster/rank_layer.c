@@ -1,5 +1,5 @@
 /* One MoE layer across ranks: a message to each rank that is to compute some of it (rank_choose.c
- * says which), and their results. */
+ * says which), and their results. What becomes of a message that is not answered: rank_redo.c. */
 #include <inttypes.h>
 #include <string.h>
 
@@ -77,17 +77,6 @@ static void make_call(struct mp_rank *rank, uint32_t to, const float *input,
         memcpy(values + t * H, input + call->token[t] * H, H * sizeof(float));
 }
 
-static void send_call(struct mp_rank *rank, uint32_t to)
-{
-    struct mp_call *call = &rank->peer[to].call;
-
-    call->sent_ns = mp_rank_now_ns(rank);
-    call->tried |= UINT64_C(1) << to;
-    call->waited = false;
-    call->failed = !mp_rank_send(rank, to, call->message, call->bytes);
-    rank->report.calls++;
-}
-
 static bool is_asked(const struct mp_rank *rank, uint32_t peer, const struct mp_expert_work *work,
                      uint32_t count)
 {
@@ -112,9 +101,10 @@ static enum mp_status ask(void *ctx, uint32_t layer, const float *input,
         call->id = ++rank->next_call;
         call->open = true;
         call->tried = 0;
+        call->stuck_ns = 0;
         call->began_ns = mp_timeline_now_ns(rank->config.engine->timeline);
         make_call(rank, p, input, work, count);
-        send_call(rank, p);
+        mp_rank_send_call(rank, p);
         mp_rank_note_message(rank, "send", call->began_ns, call->message);
     }
     return MP_OK;
@@ -192,104 +182,6 @@ void mp_rank_take_refusal(struct mp_rank *rank, uint32_t from, const struct mp_m
         rank->report.late++;
 }
 
-static enum mp_status redo_here(struct mp_rank *rank, struct mp_call *call)
-{
-    const size_t H = rank->limits.hidden, R = rank->limits.top_k;
-    struct mp_message message;
-    enum mp_status status = mp_message_parse(call->message, call->bytes, &rank->limits, &message);
-
-    if (status == MP_OK)
-        status = mp_rank_compute(rank, &message);
-    if (status != MP_OK)
-        return status;
-    for (uint32_t i = 0; i < message.head->rows; i++) {
-        const size_t from = message.rows[i];
-        const size_t to = call->token[from / R] * R + from % R;
-
-        memcpy(rank->results + to * H, rank->served + from * H, H * sizeof(float));
-    }
-    call->open = false;
-    return MP_OK;
-}
-
-/* Can rank `p` compute all of the call? */
-static bool can_take(const struct mp_rank *rank, const struct mp_call *call, uint32_t p)
-{
-    const struct mp_message_head *head = call->message;
-    const struct mp_message_group *groups = (const void *)(head + 1);
-    bool all = rank->peer[p].about.reads != 0;
-
-    if (p == rank->self || rank->peer[p].state != MP_PEER_LIVE ||
-        (call->tried & UINT64_C(1) << p) != 0)
-        return false;
-    for (uint32_t g = 0; g < head->groups && !all; g++) {
-        if (!mp_rank_keeps(rank, p, head->layer * rank->limits.experts + groups[g].expert))
-            return false;
-    }
-    return true;
-}
-
-/* Ask another one: its own call must have ended. */
-static bool move_call(struct mp_rank *rank, uint32_t from, uint32_t to)
-{
-    struct mp_call *call = &rank->peer[to].call, other;
-
-    if (call->open)
-        return false;
-    other = *call;
-    *call = rank->peer[from].call;
-    rank->peer[from].call = other;
-    call->id = ++rank->next_call;
-    ((struct mp_message_head *)call->message)->id = call->id;
-    send_call(rank, to);
-    return true;
-}
-
-/* `peer` will not answer: here, if that may read, else by another one. */
-static enum mp_status redo(struct mp_rank *rank, uint32_t peer)
-{
-    struct mp_call *call = &rank->peer[peer].call;
-    const struct mp_message_head *head = call->message;
-    bool any = false;
-
-    if (rank->config.reads) {
-        rank->report.redone++;
-        return redo_here(rank, call);
-    }
-    for (uint32_t p = 0; p < rank->ranks; p++) {
-        if (!can_take(rank, call, p))
-            continue;
-        any = true;
-        if (move_call(rank, peer, p)) {
-            rank->report.redone++;
-            return MP_OK;
-        }
-    }
-    return any ? MP_OK
-               : mp_rank_no_holder(rank, head->layer,
-                                   ((const struct mp_message_group *)(head + 1))->expert);
-}
-
-/* Calls that nobody will answer are computed elsewhere; *open_p: some are not answered yet. */
-static enum mp_status check_calls(struct mp_rank *rank, bool *open_p)
-{
-    enum mp_status status = MP_OK;
-
-    *open_p = false;
-    for (uint32_t p = 0; p < rank->ranks && status == MP_OK; p++) {
-        struct mp_peer *peer = &rank->peer[p];
-
-        if (!peer->call.open)
-            continue;
-        mp_rank_check_silence(rank, p, peer->call.sent_ns);
-        if (peer->call.failed || peer->state != MP_PEER_LIVE)
-            status = redo(rank, p);
-    }
-    for (uint32_t p = 0; p < rank->ranks; p++)
-        *open_p |= rank->peer[p].call.open;
-    return status;
-}
-
 static enum mp_status check_cancel(const struct mp_rank *rank)
 {
     const volatile sig_atomic_t *cancel = rank->config.engine->cancel;
@@ -314,13 +206,13 @@ static enum mp_status collect(void *ctx, float *results)
 
     note_reads(rank);
     rank->results = results;
-    status = check_calls(rank, &open);
+    status = mp_rank_check_calls(rank, &open);
     while (open && status == MP_OK) {
         status = mp_rank_receive(rank, &any);
         if (status == MP_OK)
             status = check_cancel(rank);
         if (status == MP_OK)
-            status = check_calls(rank, &open);
+            status = mp_rank_check_calls(rank, &open);
         if (open && !any && status == MP_OK)
             wait_for_replies(rank);
     }

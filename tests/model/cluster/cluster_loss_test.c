@@ -1,7 +1,7 @@
 /*
  * Nobody reads what it does not keep: what becomes of experts when a rank dies, is silent or is too
  * busy. Those that only it kept are placed anew and read from the model's file, whatever the
- * placement; calls go to another rank that keeps the experts. Logits are those of one machine.
+ * placement; calls go to the ranks that keep the experts. Logits are those of one machine.
  */
 #include <stdatomic.h>
 #include <stdio.h>
@@ -111,22 +111,36 @@ static void what_only_a_dead_rank_kept_is_placed_anew(void)
 
 /* ---- calls that another rank takes */
 
+static bool halved;        /* rank 1 keeps all, 2 and 3 one half each, and 0 nothing */
+static atomic_uint placed; /* ranks that know it */
 static atomic_bool joined; /* rank 0 has */
 static atomic_bool stuck;  /* rank 1 answers nothing from here on */
 static atomic_bool first_is_done;
 
-/* The calls of each layer go to ranks 1 and 2, as if both were as slow. */
+/* The calls of each layer go to ranks 1 and 2, as if both were as slow, or all to rank 1. */
 static void share_calls(struct mp_rank *rank)
 {
-    for (uint32_t p = 1; p < 3; p++) {
-        rank->peer[p].fixed_ns = 1;
+    for (uint32_t p = 1; p < rank->ranks; p++) {
+        rank->peer[p].fixed_ns = halved && p > 1 ? 1e12 : 1;
         rank->peer[p].row_ns = 1e6;
     }
+}
+
+static void place_halves(struct mp_rank *rank)
+{
+    for (uint32_t p = 0; p < rank->ranks; p++) {
+        for (uint32_t id = 0; id < rank->ids; id++)
+            rank->now.device[p * rank->ids + id] = p == 1 || (p > 1 && id % 2 == p - 2);
+    }
+    mp_rank_keep(rank);
+    atomic_fetch_add(&placed, 1);
 }
 
 /* Rank 0 begins when rank 1 is as the test wants it. True: this is rank 1, to be made so. */
 static bool is_to_be_stuck(uint32_t number, struct mp_rank *rank, uint32_t step)
 {
+    if (step == 0 && halved)
+        place_halves(rank);
     if (number == 0 && step == 0) {
         atomic_store(&joined, true);
         while (!atomic_load(&stuck))
@@ -135,7 +149,9 @@ static bool is_to_be_stuck(uint32_t number, struct mp_rank *rank, uint32_t step)
     }
     if (number == 0)
         atomic_store(&first_is_done, step > 0);
-    while (number == 1 && !atomic_load(&joined))
+    while (number > 1 && halved && !atomic_load(&first_is_done))
+        idle_a_moment(rank);
+    while (number == 1 && (!atomic_load(&joined) || (halved && atomic_load(&placed) < rank->ranks)))
         idle_a_moment(rank);
     return number == 1 && step == 0;
 }
@@ -194,34 +210,61 @@ static void fill_queue(struct loopback *net, uint32_t number, struct mp_rank *ra
     loopback_limit(net, 0);
 }
 
+typedef void hook(struct loopback *net, uint32_t number, struct mp_rank *rank, uint32_t step);
+static hook *const hooks[] = { kill_with_a_call, cut_with_a_call, fill_queue };
+
+static void run_without_rank_1(const struct team_options *tiny_options, size_t how,
+                               struct team_rank ranks[TEAM_MAX])
+{
+    struct team_options options = *tiny_options;
+
+    atomic_store(&joined, false);
+    atomic_store(&stuck, false);
+    atomic_store(&first_is_done, false);
+    atomic_store(&placed, 0);
+    options.room = 3;
+    options.deadline_ns = 3000 * MS;
+    options.on_step = hooks[how];
+    team_run(&options, ranks);
+    for (uint32_t r = 0; r < options.ranks; r++) {
+        CHECK(ranks[r].same);
+        if (r == 1 && hooks[how] == kill_with_a_call)
+            continue;
+        CHECK_EQ(ranks[r].status, MP_OK);
+        CHECK_EQ(ranks[r].rows, 4 * 7);
+        CHECK_EQ(ranks[r].report.lost, hooks[how] == kill_with_a_call);
+    }
+    CHECK_EQ(ranks[0].report.migrations, 0);
+}
+
 /* Ranks 1 and 2 keep all experts, rank 0 few of them. */
 static void another_rank_takes_a_call(void)
 {
-    static void (*const hooks[])(struct loopback * net, uint32_t number, struct mp_rank * rank,
-                                 uint32_t step) = { kill_with_a_call, cut_with_a_call, fill_queue };
     struct team_rank ranks[TEAM_MAX];
 
+    halved = false;
     for (size_t i = 0; i < MP_ARRAY_LEN(hooks); i++) {
         struct team_options options = tiny(3, "redundance");
 
-        atomic_store(&joined, false);
-        atomic_store(&stuck, false);
-        atomic_store(&first_is_done, false);
-        options.room = 3;
         options.first_room = 0.1;
-        options.deadline_ns = 3000 * MS;
-        options.on_step = hooks[i];
-        team_run(&options, ranks);
-        for (uint32_t r = 0; r < 3; r++) {
-            CHECK(ranks[r].same);
-            if (r == 1 && hooks[i] == kill_with_a_call)
-                continue;
-            CHECK_EQ(ranks[r].status, MP_OK);
-            CHECK_EQ(ranks[r].rows, 4 * 7);
-            CHECK_EQ(ranks[r].report.lost, hooks[i] == kill_with_a_call);
-        }
+        run_without_rank_1(&options, i, ranks);
         CHECK(ranks[0].report.redone > 0 && ranks[2].report.served >= ranks[0].report.redone);
-        CHECK_EQ(ranks[0].report.migrations, 0);
+    }
+}
+
+/* Rank 1 has all experts of a call, and ranks 2 and 3 have them between them. */
+static void two_ranks_take_a_call(void)
+{
+    struct team_rank ranks[TEAM_MAX];
+
+    halved = true;
+    for (size_t i = 0; i < MP_ARRAY_LEN(hooks); i++) {
+        struct team_options options = tiny(4, "redundance");
+
+        options.first_room = 0.1;
+        run_without_rank_1(&options, i, ranks);
+        CHECK(ranks[0].report.redone > 1);
+        CHECK(ranks[2].report.served > 0 && ranks[3].report.served > 0);
     }
 }
 
@@ -229,5 +272,6 @@ int main(void)
 {
     RUN(what_only_a_dead_rank_kept_is_placed_anew);
     RUN(another_rank_takes_a_call);
+    RUN(two_ranks_take_a_call);
     return 0;
 }

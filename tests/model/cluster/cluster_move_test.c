@@ -280,6 +280,47 @@ static void who_missed_a_placement_gets_it(void)
     close_world();
 }
 
+/* Without `reads`: rank 1 is asked for expert KEPT and refuses, as it has dropped it for rank 2,
+ * which takes the switch while it waits. */
+static void a_switch_makes_a_call_local(void)
+{
+    const struct mp_peers *peers;
+    const uint32_t tokens[] = { 0, 1 }, of[] = { 1, 0 };
+    const struct mp_expert_work work = { .expert = KEPT, .rows = { tokens, of, 2 } };
+    const struct mp_served served = { .expert = KEPT, .rows = { tokens, of, 2 } };
+    struct said said = { .head = { 0 } };
+    float *input, *results, *expected;
+    size_t rows, hidden;
+
+    open_world(NULL);
+    hidden = w.h.model.hidden;
+    rows = 2 * w.h.model.experts_per_token * hidden;
+    input = calloc(2 * hidden, sizeof(float));
+    results = calloc(rows, sizeof(float));
+    expected = calloc(rows, sizeof(float));
+    for (size_t i = 0; i < 2 * hidden; i++)
+        input[i] = (float)i / 100 - 1;
+    say_place(1, 1);
+    wait_until_there(KEPT);
+    w.rank->config.reads = false;
+    peers = mp_rank_peers(w.rank);
+    w.rank->where[KEPT] = 1;
+    said.head.id = w.rank->next_call + 1;
+    say(1, &said, MP_MESSAGE_REFUSE, 0);
+    say_bare(0, MP_MESSAGE_SWITCH, 1);
+    CHECK_EQ(peers->ask(w.rank, 0, input, &work, 1), MP_OK);
+    w.rank->peer[0].about.reads = w.rank->peer[1].about.reads = 0;
+    CHECK_EQ(peers->collect(w.rank, results), MP_OK);
+    CHECK_EQ(w.rank->report.epoch, 1);
+    CHECK_EQ(w.rank->report.redone, 1);
+    CHECK_EQ(mp_engine_serve(w.h.engine, 0, &served, 1, input, expected), MP_OK);
+    CHECK(!memcmp(results, expected, rows * sizeof(float)));
+    free(input);
+    free(results);
+    free(expected);
+    close_world();
+}
+
 int main(void)
 {
     RUN(what_leaves_waits_until_another_rank_has_it);
@@ -293,5 +334,6 @@ int main(void)
     RUN(who_waits_hears_of_copies);
     RUN(a_placement_that_did_not_come);
     RUN(who_missed_a_placement_gets_it);
+    RUN(a_switch_makes_a_call_local);
     return 0;
 }

@@ -182,6 +182,22 @@ static void one_long_call_says_little(void)
     CHECK(few - 10 > 0 && few - 10 < (row - 10) / 7);
 }
 
+/* Who may not read asks a rank that may, if nobody keeps an expert. */
+static void who_reads_is_asked_for_what_nobody_keeps(void)
+{
+    static const uint32_t holder[EXPERTS] = { 1 }, tokens[EXPERTS] = { 1 };
+    struct world w;
+
+    world_init(&w, "prism", holder);
+    w.rank.config.reads = false;
+    w.peers[2].about.reads = 1;
+    CHECK_EQ(asked(&w, 1, tokens), 1);
+    CHECK_EQ(w.where[0], 1);
+    w.peers[1].state = MP_PEER_LOST;
+    CHECK_EQ(asked(&w, 1, tokens), 1);
+    CHECK_EQ(w.where[0], 2);
+}
+
 int main(void)
 {
     RUN(a_message_is_compared_with_all_its_reads);
@@ -191,5 +207,6 @@ int main(void)
     RUN(a_read_that_was_never_tried_is_tried);
     RUN(rows_become_cheaper_where_nobody_is_asked);
     RUN(one_long_call_says_little);
+    RUN(who_reads_is_asked_for_what_nobody_keeps);
     return 0;
 }
