@@ -2,6 +2,7 @@
 #include <string.h>
 
 #include "engine/cluster/rank_int.h"
+#include "policy/pager/pager.h"
 #include "vmm/base/error.h"
 #include "vmm/base/log.h"
 
@@ -42,7 +43,15 @@ void mp_rank_refuse(struct mp_rank *rank, uint32_t to, uint64_t id)
     (void)mp_rank_send(rank, to, &head, sizeof(head));
 }
 
-/* Does it keep all that is asked for, or may it read? */
+/* Has it the expert, or is it to keep it? What is in memory counts for the next placement, too: who
+ * heard that it is here asks before the switch. */
+static bool may_compute(const struct mp_rank *rank, uint32_t id)
+{
+    return mp_rank_may_have(rank, rank->self, id) || mp_rank_keeps(rank, rank->self, id) ||
+           mp_pager_has(mp_engine_pager(rank->engine), id);
+}
+
+/* All that is asked for, or may it read? */
 static bool may_serve(const struct mp_rank *rank, const struct mp_message *message)
 {
     const struct mp_message_head *head = message->head;
@@ -50,10 +59,7 @@ static bool may_serve(const struct mp_rank *rank, const struct mp_message *messa
     if (rank->engine == NULL || !rank->placed)
         return false;
     for (uint32_t g = 0; g < head->groups && !rank->config.reads; g++) {
-        if (!mp_rank_may_have(rank, rank->self,
-                              head->layer * rank->limits.experts + message->groups[g].expert) &&
-            !mp_rank_keeps(rank, rank->self,
-                           head->layer * rank->limits.experts + message->groups[g].expert))
+        if (!may_compute(rank, head->layer * rank->limits.experts + message->groups[g].expert))
             return false;
     }
     return true;

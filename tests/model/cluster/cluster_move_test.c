@@ -280,6 +280,37 @@ static void who_missed_a_placement_gets_it(void)
     close_world();
 }
 
+/* What rank 2 answers if rank 0 asks it for an expert. */
+static enum mp_message_kind ask_for(uint32_t id)
+{
+    struct said said = { .head = { .id = 1, .layer = id / EXPERTS } };
+    struct mp_message_group *group = (void *)said.body;
+    static struct said heard;
+
+    said.head.groups = said.head.tokens = said.head.rows = 1;
+    *group = (struct mp_message_group){ id % EXPERTS, 1 };
+    say(0, &said, MP_MESSAGE_CALL,
+        mp_message_call_bytes(&w.rank->limits, 1, 1, 1) - sizeof(said.head));
+    CHECK_EQ(mp_rank_idle(w.rank, now_ns()), MP_OK);
+    return hear(0, MP_MESSAGE_REPLY, &heard) ? MP_MESSAGE_REPLY : MP_MESSAGE_REFUSE;
+}
+
+/* Without `reads` it computes what it keeps, and what has come for the next placement, as rank 0
+ * may have heard; nothing else. */
+static void what_has_come_is_computed_before_the_switch(void)
+{
+    open_world(NULL);
+    w.rank->config.reads = false;
+    CHECK_EQ(ask_for(1), MP_MESSAGE_REPLY);
+    CHECK_EQ(ask_for(KEPT), MP_MESSAGE_REFUSE);
+    say_place(1, 1);
+    wait_until_there(KEPT);
+    CHECK_EQ(w.rank->report.epoch, 0);
+    CHECK_EQ(ask_for(KEPT), MP_MESSAGE_REPLY);
+    CHECK_EQ(ask_for(KEPT + 9), MP_MESSAGE_REFUSE);
+    close_world();
+}
+
 /* Without `reads`: rank 1 is asked for expert KEPT and refuses, as it has dropped it for rank 2,
  * which takes the switch while it waits. */
 static void a_switch_makes_a_call_local(void)
@@ -334,6 +365,7 @@ int main(void)
     RUN(who_waits_hears_of_copies);
     RUN(a_placement_that_did_not_come);
     RUN(who_missed_a_placement_gets_it);
+    RUN(what_has_come_is_computed_before_the_switch);
     RUN(a_switch_makes_a_call_local);
     return 0;
 }

@@ -110,7 +110,7 @@ static void count_switches(struct loopback *net, uint32_t number, struct mp_rank
 
 #define STEPS 16u
 
-static void check_changes(const char *place, uint32_t count, const char *profile)
+static void check_changes(const char *place, uint32_t count, const char *profile, bool no_reads)
 {
     struct team_options options = tiny(count, place);
     struct team_rank ranks[TEAM_MAX];
@@ -119,6 +119,7 @@ static void check_changes(const char *place, uint32_t count, const char *profile
     options.epoch_ns = 1;
     options.always_adopts = true;
     options.profile = profile;
+    options.no_reads = no_reads;
     options.on_step = count_switches;
     check_team(&options, ranks);
     for (uint32_t r = 0; r < count; r++) {
@@ -137,29 +138,96 @@ static void while_placements_change(void)
 
     for (size_t i = 0; (place = mp_place_builtin(i)) != NULL; i++) {
         for (size_t c = 0; c < MP_ARRAY_LEN(counts) && place->migrates && !place->redirects; c++)
-            check_changes(place->name, counts[c], "lru");
+            check_changes(place->name, counts[c], "lru", false);
     }
-    check_changes("naive", 3, "lru"); /* nearly all moves, each time */
-    check_changes("naive", 3, "auto");
+    check_changes("naive", 3, "lru", false); /* nearly all moves, each time */
+    check_changes("naive", 3, "auto", false);
+    for (size_t c = 0; c < MP_ARRAY_LEN(counts); c++)
+        check_changes("naive", counts[c], "lru", true);
 }
 
-static void all_models_of_the_tests(void)
+/* Placements that are of ranks alone; NULL behind the last one. */
+static const struct mp_place_ops *placement_of_ranks(size_t number)
 {
-#define X(name) name,
-    static const char *const fixtures[] = { "mixtral-tiny", "qwen2moe-tiny", "qwen3moe-tiny",
-                                            "qwen3moe-tiny-nonorm", FAMILY_FIXTURES(X) };
-#undef X
+    const struct mp_place_ops *place;
+
+    for (size_t i = 0; (place = mp_place_builtin(i)) != NULL; i++) {
+        if (!place->redirects && number-- == 0)
+            return place;
+    }
+    return NULL;
+}
+
+static size_t count_placements(void)
+{
+    size_t count = 0;
+
+    while (placement_of_ranks(count) != NULL)
+        count++;
+    return count;
+}
+
+/* One model with one number of ranks and one placement, which stays; then with another one in each
+ * step. Returns how often a rank switched. */
+static uint32_t check_cell(const char *fixture, uint32_t count, const char *place)
+{
+    struct team_options options = tiny(count, place);
     struct team_rank ranks[TEAM_MAX];
+    char model[256], expect[300];
+    uint32_t migrations = 0;
 
-    for (size_t i = 0; i < MP_ARRAY_LEN(fixtures); i++) {
-        struct team_options options = tiny(i % 2 ? 2 : 3, i % 3 ? "prism" : "naive");
-        char model[256], expect[300];
-
-        snprintf(model, sizeof(model), "tests/data/models/%s", fixtures[i]);
+    if (fixture != NULL) {
+        snprintf(model, sizeof(model), "tests/data/models/%s", fixture);
         snprintf(expect, sizeof(expect), "%s/expect", model);
         options.model = model;
         options.expect = expect;
+    }
+    check_team(&options, ranks);
+    options.epoch_ns = 1;
+    options.always_adopts = true;
+    if (count > 1)
         check_team(&options, ranks);
+    for (uint32_t r = 0; r < count; r++)
+        migrations += ranks[r].report.migrations;
+    return migrations;
+}
+
+#define X(name) name,
+static const char *const fixtures[] = {
+    "mixtral-tiny",         "qwen2moe-tiny", "qwen3moe-tiny",
+    "qwen3moe-tiny-nonorm", "gpt_oss-mxfp4", FAMILY_FIXTURES(X)
+};
+#undef X
+static const uint32_t rank_counts[] = { 1, 2, 3, 5 };
+
+/* Each model with each number of ranks, and each placement with some of the models. */
+static void all_models_of_the_tests(void)
+{
+    const size_t places = count_placements();
+
+    for (size_t i = 0; i < MP_ARRAY_LEN(fixtures); i++) {
+        uint32_t migrations = 0;
+
+        for (size_t c = 0; c < MP_ARRAY_LEN(rank_counts); c++)
+            migrations += check_cell(fixtures[i], rank_counts[c],
+                                     placement_of_ranks((i + 3 * c) % places)->name);
+        CHECK(migrations > 0);
+    }
+}
+
+/* All of it. */
+static void each_model_with_each_placement(void)
+{
+    const struct mp_place_ops *place;
+
+    for (size_t n = 0; (place = placement_of_ranks(n)) != NULL; n++) {
+        for (size_t c = 0; c < MP_ARRAY_LEN(rank_counts); c++) {
+            uint32_t migrations = check_cell(NULL, rank_counts[c], place->name);
+
+            for (size_t i = 0; i < MP_ARRAY_LEN(fixtures); i++)
+                migrations += check_cell(fixtures[i], rank_counts[c], place->name);
+            CHECK(migrations > 0 || rank_counts[c] == 1);
+        }
     }
 }
 
@@ -184,6 +252,10 @@ int main(int argc, char **argv)
 
     if (strcmp(only, "models") == 0) {
         all_models_of_the_tests();
+        return 0;
+    }
+    if (strcmp(only, "matrix") == 0) {
+        each_model_with_each_placement();
         return 0;
     }
     if (strcmp(only, "changes") == 0) {
