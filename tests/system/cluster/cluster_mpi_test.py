@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Usage: cluster_mpi_test.py placements|trace|deaths|returns|stop PROGRAM [MPIRUN]
+"""Usage: cluster_mpi_test.py placements|trace|deaths|returns|stop|stop_first|stop_lost PROGRAM [MPIRUN]
 
 Ranks under mpirun compute what one process computes: every request's digest of all logits is the
 same.
@@ -9,7 +9,10 @@ trace       what one process records of all requests is what the simulator repla
 deaths      a rank is killed in the middle: the others know it within 10 s, and where nobody else has
             its experts, requests fail within 15 s with its name
 returns     a rank is killed, and started again; or it has taken another one's request
-stop        a rank stands still for 30 s
+stop        a rank stands still for 30 s: the others know it within 10 s, and nothing is lost
+stop_first  rank 0 does
+stop_lost   a rank does, and nobody may read what only it keeps: those requests fail within 15 s with
+            the names of the expert and the rank, and no bit of the others' differs
 
 Deaths and returns need an MPI that survives (MPIRUN of Open MPI 5 and a module built with its
 mpicc). What is missing skips the test (77).
@@ -180,9 +183,9 @@ def lose_one(program, mpirun, folder):
 
 def return_one(program, mpirun, folder, victim):
     """The dead rank is started again and runs those of its requests that had not ended."""
-    write_inputs(folder, 9, 400)
+    write_inputs(folder, 9, 300)
     alone = digests(run(command(program, folder, "--ctx", "1024")))
-    write_inputs(folder, 9, 400, restarts=3)
+    write_inputs(folder, 9, 300, restarts=3)
     job = Job(program, mpirun, folder, f"back{victim}", ("--with-ft", "ulfm"), ())
     job.signal(victim, signal.SIGKILL)
     err = job.end()
@@ -215,7 +218,7 @@ def redirect(program, mpirun, folder):
 
 def redirect_without_one(program, mpirun, folder):
     """One of those that have taken a request dies: it is run where it belongs."""
-    write_inputs(folder, 9, 400, servers=1)
+    write_inputs(folder, 9, 200, servers=1)
     alone = digests(run(command(program, folder, "--ctx", "1024")))
     job = Job(program, mpirun, folder, "taker", ("--with-ft", "ulfm"), ("--place", "redirect"))
     job.signal(1, signal.SIGKILL)
@@ -249,6 +252,32 @@ def stop_one(program, mpirun, folder, victim, alone):
         sys.exit(f"rank {victim} stopped: nothing was computed again: {lines}\n{err}")
     print(f"rank {victim} stopped for {job.start - stopped:.0f} s: known after {max(known):.2f} s, all "
           f"as alone, {redone} calls computed again")
+
+
+def lose_while_stopped(program, mpirun, folder, victim, alone):
+    """Nobody reads what it does not keep, and rank `victim` stands still. When it goes on, the others
+    may have ended."""
+    write_inputs(folder, 9, 200, reads=False)
+    job = Job(program, mpirun, folder, f"still{victim}", (), ("--place", "uniform"))
+    job.signal(victim, signal.SIGSTOP)
+    time.sleep(STANDS_S)
+    known = job.seconds_to(f"rank {victim} has not answered")
+    failed = job.seconds_to(f"is on no rank that answers (rank {victim})")
+    job.signal(victim, signal.SIGCONT)
+    err = job.end()
+    lines = printed(folder)
+    got = {}
+    for line in lines:
+        if "all_requests" in line:
+            got.update(digests([line]))
+    if not known or max(known) > KNOWN_S:
+        sys.exit(f"rank {victim} stopped: known after {known} s\n{err}")
+    if not failed or max(failed) > FAILED_S or f", and rank {(victim + 1) % 3} may not" not in err:
+        sys.exit(f"rank {victim} stopped without reads: failed after {failed} s\n{err}")
+    if any(got[r] != alone[r] for r in got):
+        sys.exit(f"rank {victim} stopped without reads: {got}, alone {alone}\n{err}")
+    print(f"rank {victim} stopped without reads: known after {max(known):.2f} s, {len(failed)} "
+          f"requests failed by name within {max(failed):.2f} s, {len(got)} ended as alone")
 
 
 def long_requests(program, folder):
@@ -351,6 +380,14 @@ def stop(program, mpirun, folder):
     stop_one(program, mpirun, folder, 1, long_requests(program, folder))
 
 
+def stop_first(program, mpirun, folder):
+    stop_one(program, mpirun, folder, 0, long_requests(program, folder))
+
+
+def stop_lost(program, mpirun, folder):
+    lose_while_stopped(program, mpirun, folder, 1, long_requests(program, folder))
+
+
 def survives(program, mpirun, folder):
     """Without the words that ask for it no MPI does; one that has it not does not know them."""
     write_inputs(folder, 3, 1)
@@ -372,7 +409,7 @@ def main():
             print("this MPI ends all ranks when one dies")
             sys.exit(77)
         {"placements": placements, "trace": trace, "deaths": deaths, "returns": returns,
-         "stop": stop}[part](program, mpirun, folder)
+         "stop": stop, "stop_first": stop_first, "stop_lost": stop_lost}[part](program, mpirun, folder)
 
 
 if __name__ == "__main__":
