@@ -623,7 +623,7 @@ mp_test(model/cluster/cluster_move_test LIBS mp_engine m SOURCES tests/model/clu
     tests/model/harness.c tests/support/npy.c)
 mp_test(model/cluster/cluster_test LIBS mp_engine m SOURCES tests/model/cluster/team.c
     tests/model/cluster/loopback.c tests/model/harness.c tests/support/npy.c VARIANTS ranks models
-    changes matrix TIMEOUT 300)
+    changes few matrix TIMEOUT 300)
 set_tests_properties(model/cluster/cluster_test:matrix PROPERTIES LABELS full TIMEOUT 3000)
 mp_test(unit/policy/place/place_test LIBS mp_policy m WRAP TIMEOUT 300)
 mp_test(unit/policy/partition/partition_test LIBS mp_policy)

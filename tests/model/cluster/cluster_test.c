@@ -254,6 +254,11 @@ int main(int argc, char **argv)
         all_models_of_the_tests();
         return 0;
     }
+    if (strcmp(only, "few") == 0) {
+        CHECK(check_cell(NULL, 3, "prism") > 0);
+        CHECK(check_cell(NULL, 3, "united") > 0);
+        return 0;
+    }
     if (strcmp(only, "matrix") == 0) {
         each_model_with_each_placement();
         return 0;
