@@ -3,7 +3,8 @@
 
 /*
  * Models of tools/hf/make_family_fixtures.py and make_numpy_fixtures.py, two shapes of each
- * family: X(directory in tests/data/models).
+ * family, of which the first of Mixtral's and Qwen2-MoE's are make_fixtures.py's and not here:
+ * X(directory in tests/data/models).
  */
 #define FAMILY_FIXTURES(X)    \
     DEVICE_FAMILY_FIXTURES(X) \
@@ -13,6 +14,8 @@
 #define DEVICE_FAMILY_FIXTURES(X) \
     X("deepseek-a")               \
     X("deepseek-b")               \
+    X("mixtral-b")                \
+    X("qwen2_moe-b")              \
     X("xverse-a")                 \
     X("xverse-b")
 

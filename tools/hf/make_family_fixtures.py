@@ -1,6 +1,8 @@
 #!/usr/bin/env python3
 """Writes tiny random models of model families, two shapes each, and expected logits for them.
 
+The first shapes of Mixtral and Qwen2-MoE are make_fixtures.py's.
+
 The files are those of make_fixtures.py. What a family's tensors are called comes from transformers
 itself, which saves a model under its published names; each tensor is then drawn by seed and name
 alone and rounded to the stored type before anything is computed with it.
@@ -30,6 +32,19 @@ SIZES = {
           "dtype": "float16", "bos_token_id": None, "eos_token_id": [3, 5]},
 }
 FAMILIES = {
+    "mixtral": ("MixtralForCausalLM", {
+        "b": {"num_local_experts": 8, "num_experts_per_tok": 3, "intermediate_size": 24,
+              "head_dim": 12, "tie_word_embeddings": True, "sliding_window": None,
+              "rope_parameters": {"rope_theta": 5000.0, "rope_type": "linear", "factor": 2.5}},
+    }),
+    "qwen2_moe": ("Qwen2MoeForCausalLM", {
+        "b": {"num_experts": 5, "num_experts_per_tok": 2, "moe_intermediate_size": 56,
+              "shared_expert_intermediate_size": 24, "intermediate_size": 72,
+              "num_hidden_layers": 4, "num_key_value_heads": 3, "decoder_sparse_step": 2,
+              "mlp_only_layers": [], "norm_topk_prob": True, "qkv_bias": False,
+              "tie_word_embeddings": True, "use_sliding_window": False,
+              "rope_parameters": {"rope_theta": 10000.0, "rope_type": "default"}},
+    }),
     "olmoe": ("OlmoeForCausalLM", {
         "a": {"num_experts": 5, "num_experts_per_tok": 2, "intermediate_size": 24,
               "rope_theta": 10000.0, "norm_topk_prob": False, "num_key_value_heads": 4},
