@@ -167,6 +167,27 @@ static void layers_with_heads_of_another_size(void)
     one_model("tests/data/models/gemma4_text-a", 2e-3, 1.6e-2);
 }
 
+/* What the cache keeps of a layer is no whole blocks: 32 + 8 numbers of a latent and its key, heads
+ * of 16. With those that are: model/gguf/quantised_families_test. */
+static void heads_that_are_no_blocks_are_refused(void)
+{
+    static const char *const cases[][2] = {
+        { "tests/data/models/deepseek_v2-a", "heads of layer 0 have 40 elements" },
+        { "tests/data/models/gemma4_text-a", "heads of layer 0 have 16 elements" },
+    };
+
+    type = MP_WTYPE_Q8_0;
+    for (size_t i = 0; i < MP_ARRAY_LEN(cases); i++) {
+        const struct harness_options options = options_of(cases[i][0]);
+        struct harness h;
+
+        CHECK_EQ(harness_try_open(&options, &h), MP_ERR_UNSUPPORTED);
+        CHECK_STR(mp_error_last()->code, "E_KV_TYPE");
+        CHECK(strstr(mp_error_last()->text, cases[i][1]) != NULL);
+        CHECK(strstr(mp_error_last()->text, "f16 and bf16 take any") != NULL);
+    }
+}
+
 int main(void)
 {
     for (size_t i = 0; i < MP_ARRAY_LEN(tokens); i++)
@@ -176,5 +197,6 @@ int main(void)
     RUN(latent_attention);
     RUN(sinks);
     RUN(layers_with_heads_of_another_size);
+    RUN(heads_that_are_no_blocks_are_refused);
     return 0;
 }

@@ -203,6 +203,16 @@ static void types_need_whole_blocks(void)
     CHECK_EQ(mp_kv_check(&config), MP_OK);
     mp_kv_shape(&config, dims);
     CHECK_EQ(dims[0], 3 * 2 * 68u);
+    model.wide[2] = true; /* layers with other heads count by them */
+    model.wide_kv_heads = 1;
+    model.wide_head_dim = 48;
+    CHECK_EQ(mp_kv_check(&config), MP_ERR_UNSUPPORTED);
+    CHECK(strstr(mp_error_last()->text, "heads of layer 2 have 48 elements") != NULL);
+    model.wide_head_dim = 96;
+    CHECK_EQ(mp_kv_check(&config), MP_OK);
+    mp_kv_shape(&config, dims);
+    CHECK_EQ(dims[0], 2 * 2 * 68u + 102);
+    memset(model.wide, 0, sizeof(model.wide));
     model.head_dim = 6;
     config.kv_type = MP_WTYPE_F32;
 }
