@@ -137,13 +137,24 @@ static const char *instruction_of(const char *line)
     return line;
 }
 
+/* The next entry. Sanitizers make strstr() read to the end of the text, however near what it finds
+ * is. */
+static const char *next_entry(const char *at)
+{
+    for (at = strchr(at, '.'); at != NULL; at = strchr(at + 1, '.')) {
+        if (at[1] == 'e' && strncmp(at, ".entry", 6) == 0)
+            break;
+    }
+    return at;
+}
+
 /* From behind the name of the entry to the next one. */
 static void read_code(const char *at, struct fake_function *function)
 {
     static const char *const touches[] = { "ld.", "st.", "atom.", "red.", "cp.", NULL };
     static const char *const own[] = { "ld.param", "ld.shared", "st.shared", "ld.local",
                                        "st.local", "ld.const",  NULL };
-    const char *end = strstr(at, ".entry");
+    const char *end = next_entry(at);
 
     for (; at != NULL && (end == NULL || at < end) && !function->waits; at = strchr(at + 1, '\n')) {
         const char *instruction = instruction_of(at);
@@ -170,7 +181,7 @@ static bool read_image(const char *text, struct fake_module *module)
     if (strstr(text, ".version") == NULL || strstr(text, ".target") == NULL ||
         target > fake.capability)
         return false;
-    for (const char *at = strstr(text, ".entry"); at != NULL; at = strstr(at, ".entry")) {
+    for (const char *at = next_entry(text); at != NULL; at = next_entry(at)) {
         struct fake_function *function = &module->entries[module->count];
 
         at += strlen(".entry");

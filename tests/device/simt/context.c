@@ -44,7 +44,8 @@ struct mp_context {
 };
 
 /* Who switched to the context that starts or goes on now, and which one that is. */
-static _Thread_local struct mp_context *switched_from, *switched_to;
+static _Thread_local __attribute__((tls_model("initial-exec"))) struct mp_context *switched_from,
+    *switched_to;
 
 static void switch_begin(struct mp_context *from, struct mp_context *to)
 {

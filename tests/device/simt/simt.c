@@ -51,10 +51,10 @@ struct machine {
     char error[160];
 };
 
-_Thread_local struct mp_simt_view *mp_simt_now __attribute__((tls_model("initial-exec")));
-_Thread_local uint64_t mp_simt_loaded_bytes __attribute__((tls_model("initial-exec")));
-_Thread_local uint64_t mp_simt_asks __attribute__((tls_model("initial-exec")));
-static _Thread_local struct machine *machine_now __attribute__((tls_model("initial-exec")));
+SIMT_THREAD_LOCAL struct mp_simt_view *mp_simt_now;
+SIMT_THREAD_LOCAL uint64_t mp_simt_loaded_bytes;
+SIMT_THREAD_LOCAL uint64_t mp_simt_asks;
+static SIMT_THREAD_LOCAL struct machine *machine_now;
 static pthread_key_t key;
 static pthread_once_t key_once = PTHREAD_ONCE_INIT;
 

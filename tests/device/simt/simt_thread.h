@@ -16,14 +16,17 @@ struct mp_simt_view {
     void *shared;
 };
 
+/* Kernels ask for these so often that how a library finds them shows. */
+#define SIMT_THREAD_LOCAL _Thread_local __attribute__((tls_model("initial-exec")))
+
 /* Of the thread of a block that runs now. */
-extern _Thread_local struct mp_simt_view *mp_simt_now;
+extern SIMT_THREAD_LOCAL struct mp_simt_view *mp_simt_now;
 
 /* What kernels of this thread have read of device memory by 8 and by 16 bytes. */
-extern _Thread_local uint64_t mp_simt_loaded_bytes;
+extern SIMT_THREAD_LOCAL uint64_t mp_simt_loaded_bytes;
 
 /* How often they have asked the second-level cache for a line. */
-extern _Thread_local uint64_t mp_simt_asks;
+extern SIMT_THREAD_LOCAL uint64_t mp_simt_asks;
 
 /* Wait until all threads of the block that have not ended are here. */
 void mp_simt_barrier(void);
