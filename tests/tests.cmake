@@ -130,9 +130,12 @@ mp_test(unit/engine/preload_program_test LIBS mp_engine SOURCES tests/support/el
 mp_test(unit/engine/pool_test LIBS mp_engine WRAP)
 mp_test(model/fault/engine_fault_test LIBS mp_sites ${CMAKE_DL_LIBS}
     SOURCES tests/model/fault/engine_fault_parts.c tests/model/fault/engine_fault_text.c
-    tests/model/fault/engine_fault_commands.c
+    tests/model/fault/engine_fault_commands.c tests/model/fault/engine_fault_run.c
     tests/support/gguf.c WRAP
     LABELS fault TIMEOUT 900)
+mp_test(model/fault/families_fault_test LIBS mp_sites ${CMAKE_DL_LIBS}
+    SOURCES tests/model/fault/engine_fault_run.c VARIANTS once full WRAP LABELS fault TIMEOUT 300)
+set_tests_properties(model/fault/families_fault_test:full PROPERTIES LABELS "fault;full" TIMEOUT 900)
 mp_test(unit/engine/arch_test LIBS mp_engine)
 mp_test(unit/engine/config_test LIBS mp_engine PkgConfig::JANSSON)
 mp_test(unit/engine/model_name_test LIBS mp_engine WRAP LABELS fault)

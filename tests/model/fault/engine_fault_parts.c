@@ -23,16 +23,6 @@
 #include "vmm/format/gguf.h"
 #include "vmm/topo/memory_room.h"
 
-void fault_check_error(enum mp_status status)
-{
-    const struct mp_error *error = mp_error_last();
-
-    CHECK_EQ(error->status, status);
-    CHECK(status != MP_ERR_INVALID);
-    CHECK(error->code[0] == 'E' && error->code[1] == '_');
-    CHECK(error->text[0] != '\0' && strchr(error->text, '\n') == NULL);
-}
-
 void fault_sweep_part(const char *name, void (*body)(const struct fault_plan *plan, void *ctx),
                       void *ctx, const char *sites_path)
 {

@@ -1,6 +1,7 @@
 #ifndef MP_TEST_ENGINE_FAULT_PARTS_H
 #define MP_TEST_ENGINE_FAULT_PARTS_H
 
+#include "tests/model/fault/engine_fault_run.h"
 #include "tests/support/fault/wrap.h"
 #include "vmm/base/status.h"
 
@@ -14,9 +15,6 @@ void fault_sweep_calibration(const char *sites_path);
 void fault_sweep_tokenizers(const char *sites_path);
 void fault_sweep_policies(const char *sites_path);
 void fault_sweep_single_calls(const char *sites_path);
-
-/* The latest error is that of `status`: a code, and one line of text. */
-void fault_check_error(enum mp_status status);
 
 /* Sweep `body` over all calls, and append the sites that were failed. */
 void fault_sweep_part(const char *name, void (*body)(const struct fault_plan *plan, void *ctx),

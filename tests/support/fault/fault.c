@@ -19,6 +19,8 @@
 
 #define SITES_MAX 2048
 #define DEPTH_MAX 4
+#define CALLERS_MAX 24
+#define EDGES_MAX 4096
 #define SHORT_CALLS                                                                     \
     (FAULT_BIT(read) | FAULT_BIT(pread) | FAULT_BIT(io_uring_read) | FAULT_BIT(write) | \
      FAULT_BIT(fstatvfs))
@@ -28,8 +30,11 @@ struct site {
     const void *address;
     enum fault_call call;
     bool failed;
+    bool left_out; /* its failure would go a way that others went; see fault_sweep_new_ways() */
     bool reached_by_plan;
     struct fault_plan found_under;
+    const void *callers[CALLERS_MAX]; /* its own address, then return addresses up to the sweep or
+                                       * the thread's beginning; the rest is NULL */
 };
 
 static struct {
@@ -41,7 +46,10 @@ static struct {
     uint32_t site_count;
     const void *known[SITES_MAX]; /* failed in an earlier sweep */
     uint32_t known_count;
-    bool brief, one_way;
+    const void *edges[EDGES_MAX]; /* calls beneath which something failed, and that failed by it */
+    uint32_t edge_count;
+    const void *sweep; /* where the function that runs the body returns to */
+    bool brief, one_way, new_ways, went_up;
 } fault = { .lock = PTHREAD_MUTEX_INITIALIZER };
 
 /* So that a program without failures runs at full speed. Relaxed: set before threads start. */
@@ -69,6 +77,20 @@ const char *fault_call_name(enum fault_call call)
     return names[call];
 }
 
+/* Without the frames of this file and of the wrapper, which end at the call itself. */
+static void note_callers(struct site *site)
+{
+    void *frames[CALLERS_MAX + 8];
+    const int count = backtrace(frames, CALLERS_MAX + 8);
+    int from = 0;
+
+    while (from < count && frames[from] != site->address)
+        from++;
+    site->callers[0] = site->address; /* of a call that stands for another it is no frame */
+    for (int i = from + 1; i < count && i - from < CALLERS_MAX && frames[i] != fault.sweep; i++)
+        site->callers[i - from] = frames[i];
+}
+
 static struct site *note_site(enum fault_call call, const void *address)
 {
     uint32_t i = 0;
@@ -79,13 +101,16 @@ static struct site *note_site(enum fault_call call, const void *address)
         fprintf(stderr, "more than %d call sites, raise SITES_MAX\n", SITES_MAX);
         _exit(1);
     }
-    if (i == fault.site_count)
+    if (i == fault.site_count) {
         fault.sites[fault.site_count++] = (struct site){
             .address = address,
             .call = call,
             .reached_by_plan = fault.plan.mode != FAULT_COUNT,
             .found_under = fault.plan,
         };
+        if (fault.one_way)
+            note_callers(&fault.sites[i]);
+    }
     return &fault.sites[i];
 }
 
@@ -191,7 +216,7 @@ static uint32_t count_sites(uint64_t calls, bool failed_only)
     for (uint32_t i = 0; i < fault.site_count; i++) {
         const struct site *site = &fault.sites[i];
 
-        n += (calls >> site->call & 1) != 0 && (site->failed || !failed_only);
+        n += (calls >> site->call & 1) != 0 && (site->failed || site->left_out || !failed_only);
     }
     pthread_mutex_unlock(&fault.lock);
     return n;
@@ -205,6 +230,16 @@ void fault_sweep_briefly(bool brief)
 void fault_sweep_one_way(bool one_way)
 {
     fault.one_way = one_way;
+}
+
+void fault_sweep_new_ways(bool new_ways)
+{
+    fault.new_ways = new_ways;
+}
+
+void fault_went_up(void)
+{
+    fault.went_up = true;
 }
 
 uint32_t fault_sites_seen(uint64_t calls)
@@ -231,7 +266,7 @@ void fault_print_not_failed(uint64_t calls)
     for (uint32_t i = 0; i < fault.site_count; i++) {
         const struct site *site = &fault.sites[i];
 
-        if ((calls >> site->call & 1) != 0 && !site->failed)
+        if ((calls >> site->call & 1) != 0 && !site->failed && !site->left_out)
             print_site(site);
     }
 }
@@ -273,13 +308,16 @@ void fault_write_failed(const char *path)
     }
 }
 
-static void sweep_run(void (*body)(const struct fault_plan *plan, void *ctx), void *ctx,
-                      const struct fault_plan *plan, const struct site *site)
+__attribute__((noinline)) static void sweep_run(void (*body)(const struct fault_plan *plan,
+                                                             void *ctx),
+                                                void *ctx, const struct fault_plan *plan,
+                                                const struct site *site)
 {
     static const char *const names[FAULT_MODE_COUNT] = { "never", "once", "always" };
     const uint32_t fds = fault_open_fds(), threads = fault_live_threads();
     const uint64_t bytes = fault_mapped_bytes();
 
+    fault.sweep = __builtin_return_address(0);
     body(plan, ctx);
     if (fault_open_fds() == fds && fault_live_threads() == threads && fault_mapped_bytes() == bytes)
         return;
@@ -312,6 +350,34 @@ static void remember_failed(void)
     }
 }
 
+static bool is_edge(const void *address)
+{
+    for (uint32_t i = 0; i < fault.edge_count; i++) {
+        if (fault.edges[i] == address)
+            return true;
+    }
+    return false;
+}
+
+/* Each call on the way up has failed before, beneath this one or another. */
+static bool way_is_known(const struct site *site)
+{
+    for (uint32_t i = 0; i < CALLERS_MAX && site->callers[i] != NULL; i++) {
+        if (!is_edge(site->callers[i]))
+            return false;
+    }
+    return site->callers[1] != NULL;
+}
+
+/* After a run in which this site failed: what did not go up was dealt with somewhere in between. */
+static void remember_way(const struct site *site)
+{
+    for (uint32_t i = 0; fault.went_up && site->failed && i < CALLERS_MAX; i++) {
+        if (site->callers[i] != NULL && fault.edge_count < EDGES_MAX && !is_edge(site->callers[i]))
+            fault.edges[fault.edge_count++] = site->callers[i];
+    }
+}
+
 /*
  * Which of two threads comes first decides whether a site behind another failure is reached at all.
  * Those that were seen once and not met again get more chances.
@@ -331,7 +397,7 @@ static uint32_t try_again(uint64_t calls, void (*body)(const struct fault_plan *
                 .also = site->reached_by_plan ? &site->found_under : NULL,
             };
 
-            if ((calls >> site->call & 1) == 0 || site->failed)
+            if ((calls >> site->call & 1) == 0 || site->failed || site->left_out)
                 continue;
             sweep_run(body, ctx, &plan, site);
             runs++;
@@ -356,10 +422,14 @@ uint32_t fault_sweep(uint64_t calls, void (*body)(const struct fault_plan *plan,
     sweep_run(body, ctx, &count, NULL);
     /* Failures lead to new sites, which are appended while the loop runs. */
     for (uint32_t i = 0; i < fault.site_count; i++) {
-        const struct site *site = &fault.sites[i];
+        struct site *site = &fault.sites[i];
 
         if ((calls >> site->call & 1) == 0)
             continue;
+        site->left_out = fault.new_ways && way_is_known(site);
+        if (site->left_out)
+            continue;
+        fault.went_up = false;
         for (size_t k = 0; k < sizeof(kinds) / sizeof(kinds[0]); k++) {
             struct fault_plan plan = kinds[k];
 
@@ -371,6 +441,7 @@ uint32_t fault_sweep(uint64_t calls, void (*body)(const struct fault_plan *plan,
             sweep_run(body, ctx, &plan, site);
             runs++;
         }
+        remember_way(site);
     }
     runs += try_again(calls, body, ctx);
     if (fault_sites_failed(calls) == fault_sites_seen(calls))
@@ -379,7 +450,7 @@ uint32_t fault_sweep(uint64_t calls, void (*body)(const struct fault_plan *plan,
     fault_print_not_failed(calls);
     for (uint32_t i = 0; i < fault.site_count; i++) {
         if ((calls >> fault.sites[i].call & 1) != 0 && !fault.sites[i].failed &&
-            !fault.sites[i].reached_by_plan)
+            !fault.sites[i].left_out && !fault.sites[i].reached_by_plan)
             exit(1);
     }
     fprintf(stderr, "they were seen only behind another failure, by a thread that was late\n");

@@ -158,6 +158,17 @@ void fault_sweep_briefly(bool brief);
  * reached behind one way of another may stay unseen. */
 void fault_sweep_one_way(bool one_way);
 
+/*
+ * From now on sweeps in one way leave out sites whose failure would go a way that failures went
+ * before: the site and every call on the way up to the body have failed in such a sweep, beneath
+ * this site or another, and the body said fault_went_up(). Then each place that deals with a
+ * failure does so at least once, and a site that many commands reach is not failed in each of them.
+ */
+void fault_sweep_new_ways(bool new_ways);
+
+/* The body of a sweep says so where a failure has reached it. */
+void fault_went_up(void);
+
 /* From now on the kernel is asked to map at this address, whatever the caller says; NULL: no more.
  */
 void fault_map_at(void *address);
