@@ -180,6 +180,9 @@ target_link_libraries(make_twin PRIVATE mp_engine mp_options PkgConfig::JANSSON 
 add_test(NAME system/families/llama COMMAND python3 tests/system/families/llama_test.py
     $<TARGET_FILE:moepager> $<TARGET_FILE:make_twin> WORKING_DIRECTORY ${CMAKE_SOURCE_DIR})
 set_tests_properties(system/families/llama PROPERTIES TIMEOUT 300 SKIP_RETURN_CODE 77)
+add_test(NAME system/families/types COMMAND python3 tests/system/families/types_test.py
+    $<TARGET_FILE:moepager> WORKING_DIRECTORY ${CMAKE_SOURCE_DIR})
+set_tests_properties(system/families/types PROPERTIES TIMEOUT 3600 SKIP_RETURN_CODE 77 LABELS full)
 mp_test(model/gguf/quantised_test LIBS mp_engine PkgConfig::JANSSON m SOURCES tests/model/harness.c
     tests/model/rewrite.c tests/model/tiny_model.c ${TO_GGUF} VARIANTS cpu cuda ways tensor TIMEOUT 300)
 mp_fake_cuda(model/gguf/quantised_test cuda ways tensor)
