@@ -17,9 +17,9 @@
  * cuBLAS changes bits; whether it is used depends only on the number of tokens of a launch, never
  * on budgets or policies.
  *
- * The project's kernels for tensor cores (kernels/cuda/tensor.cuh) do the same for weights of BF16
- * and F16 with more than 8 tokens, dense or of experts, if they are asked for by name: they have
- * run on no device yet.
+ * The project's kernels for tensor cores (kernels/cuda/tensor.cuh) do the same for weights of BF16,
+ * F16 and quantised types with more than 8 tokens, dense or of experts, if they are asked for by
+ * name: they have run on no device yet.
  *
  * Thread safety: mp_gemm_matmul() may be called by several threads for different streams.
  */

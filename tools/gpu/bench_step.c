@@ -7,6 +7,7 @@
  * pager and policies; its graph alone; and that graph with the step's experts copied to memory of
  * cuMemAlloc, which no pager knows ("plain"). Prints JSON: medians over the rounds of the
  * milliseconds of a step, by the host's clock, from its beginning until the logits are on the host.
+ * `bytes` are those of the weights that a step of one token reads.
  * The logits of all three have to be the same bits; `logits` is a sum of them (FNV-1a), `early`
  * whether kernels began early (MOEPAGER_CUDA_PDL). 0; 1: an error, or other bits; 77: no driver.
  */
@@ -201,14 +202,28 @@ static uint64_t sum_of(const struct bench *b)
     return sum;
 }
 
+/* Of all weights but the embedding's other rows, and the experts that are not chosen. */
+static uint64_t bytes_read(const struct bench *b)
+{
+    const struct mp_view *embed = &b->weights->embed;
+    const uint64_t unread = embed->data == b->weights->head.data
+                                ? 0
+                                : embed->rows * mp_wtype_bytes(embed->type, embed->cols);
+
+    return b->weights->resident_bytes - unread +
+           b->weights->expert_bytes / b->engine->shape.experts * b->engine->shape.top_k;
+}
+
 static void show(struct bench *b, unsigned rounds)
 {
     for (int way = 0; way < WAYS; way++)
         qsort(b->ms[way], rounds, sizeof(double), compare);
     printf("{\"batch\": %u, \"pager_ms\": %.4f, \"graph_ms\": %.4f, \"plain_ms\": %.4f, "
-           "\"ratio\": %.4f, \"same_bits\": %s, \"early\": %s, \"logits\": \"%016llx\"}\n",
+           "\"ratio\": %.4f, \"bytes\": %llu, \"same_bits\": %s, \"early\": %s, "
+           "\"logits\": \"%016llx\"}\n",
            b->tokens, b->ms[PAGER][rounds / 2], b->ms[GRAPH][rounds / 2], b->ms[PLAIN][rounds / 2],
-           b->ms[PAGER][rounds / 2] / b->ms[PLAIN][rounds / 2], b->same_bits ? "true" : "false",
+           b->ms[PAGER][rounds / 2] / b->ms[PLAIN][rounds / 2], (unsigned long long)bytes_read(b),
+           b->same_bits ? "true" : "false",
            mp_gpu_is_early(b->engine->device->gpu) ? "true" : "false",
            (unsigned long long)sum_of(b));
 }

@@ -4,7 +4,7 @@
  * Kernels for tensor cores, whose sums are the hardware's, are held against sums in double within
  * the tolerance of kernels/cuda/cuda_kernels.h; where the device has none, they are left out.
  * What the source computes is held against sums in double by the tests
- * (tests/kernels/cuda_*_test.c), not here.
+ * (tests/unit/kernels/cuda/cuda_*_test.c), not here.
  *
  * Usage: check_kernels [ORDINAL] [--few | --open | --only KERNEL]. One line per kernel, then "N
  * cases, M wrong".

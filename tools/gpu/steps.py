@@ -3,6 +3,7 @@
 A step gets the Run and adds rows: what, verdict, figure, bound, ratio. What goes wrong in one part
 of a step (Run.attempt) is a row, and the others go on.
 """
+import array
 import json
 import os
 import re
@@ -35,6 +36,8 @@ WAYS = {"host": ["--profile", "lru", "--assign", "gpu-only", "--graphs", "off"],
                  "top"]}
 PROMPT, GEN = 8, 48     # tokens of each sequence there
 PREFILL = 512           # of the prompt where prefill is measured
+NO_CUBLAS = 2           # moepager's exit code where it cannot be loaded
+GEMM_FAR = 0.05         # of the largest logit, where products of many tokens round activations
 APART = 17              # steps of the trace between sequences (engine/forward/forced_routing.h)
 MEMORY_LEFT = 6 << 30   # for programs, beside the model and its copy in pinned memory
 
@@ -213,6 +216,39 @@ def one_way(run, name, model, kv, budget):
             f"{budget}: {'the same logits' if all(same) else 'other logits'}")
 
 
+def gemms(run):
+    """Ways to multiply many tokens. Tensor cores only where `kernels` has found them right."""
+    if run.kept["data"].get("kernels", {}).get("tensor"):
+        return ("own", "cublas", "tensor")
+    run.row("prefill, tensor", "", "left out: check_kernels has not found these kernels right here")
+    return ("own", "cublas")
+
+
+def prefill_logits(run, model, gemm):
+    """Behind a prompt of 80 tokens; None: there is no cuBLAS."""
+    path = run.work / "logits.npy"
+    path.unlink(missing_ok=True)
+    # cuBLAS refuses the driver without a device, as it must.
+    allowed = (0,) if gemm != "cublas" else (0, NO_CUBLAS, 5) if run.args.dry_run else (0, NO_CUBLAS)
+    code = run.command([run.bin / "moepager", "bench", "--model", model, "--device", device(run),
+                        "--prompt-tokens", "80", "--gen-tokens", "1", "--cuda-gemm", gemm,
+                        "--logits-out", path], 15, allowed)[0]
+    if code != 0:
+        return None
+    data = path.read_bytes()
+    return array.array("f", data[10 + int.from_bytes(data[8:10], "little"):])
+
+
+def one_gemm(run, own, model, gemm):
+    found = prefill_logits(run, model, gemm)
+    if found is None:
+        run.row(f"prefill, {gemm}", "", "no cuBLAS that works here")
+        return
+    far = max(abs(a - b) for a, b in zip(own, found, strict=True)) / max(map(abs, own))
+    run.row(f"prefill, {gemm}", "ok" if far <= GEMM_FAR else "WRONG", "largest distance from own",
+            f"<= {GEMM_FAR} of the largest logit", f"{far:.1e}")
+
+
 def ways(run):
     tiny_model = TOP / "models/tiny-moe"
     for kv in ("f32", "bf16", "f16"):
@@ -222,6 +258,9 @@ def ways(run):
                                                "--out", path, "--type", "q4_k_m", "--force"], 15)
     if made:
         run.attempt("Q4_K_M", one_way, run, "Q4_K_M", path, "f32", "75%")
+    own = run.attempt("prefill, own", prefill_logits, run, tiny_model, "own")
+    for gemm in gemms(run)[1:] if own else ():
+        run.attempt(f"prefill, {gemm}", one_gemm, run, own, tiny_model, gemm)
 
 
 def remap(run):
@@ -289,6 +328,8 @@ def probe(run):
 # What a layer is to reach of the speed of reading, for one token: 110 MB in 8 launches. Experts alone
 # are to have 0.85 of copying; a launch that costs 1.2 us leaves less, about 0.7.
 LAYER_SHARE = 0.7
+# What a whole step of one token is to reach of the speed of copying.
+STEP_SHARE = 0.6
 
 
 def speed(run):
@@ -296,6 +337,7 @@ def speed(run):
                      + (["--small"] if run.args.dry_run else []), 40)
     run.file("kernels.json", json.dumps(found, indent=1) + "\n")
     run.row("read / copy", "", f"{found['read_gbps']:.0f} / {found['copy_gbps']:.0f} GB/s")
+    run.data["copy_gbps"] = found["copy_gbps"]
     of_layer = {}
     for item in found["kernels"]:
         if item["name"].startswith("layer, ") and not item["headline"]:
@@ -376,6 +418,14 @@ def model_row(run):
     run.row("made-up model", "", f"{run.args.synthetic}, {layers} layers")
 
 
+def of_copy(run, r):
+    """A step's bytes over its time, of the speed of copying."""
+    gbps, copy = r["bytes"] / r["pager_ms"] / 1e6, run.kept["data"].get("speed", {}).get("copy_gbps")
+    run.row("batch 1, bytes over time", verdict(run, gbps >= STEP_SHARE * copy) if copy else "",
+            f"{r['bytes'] / 1e6:.0f} MB, {gbps:.0f} GB/s", f">= {STEP_SHARE} of copy",
+            f"{gbps / copy:.2f}" if copy else "")
+
+
 def graph(run):
     """What the pager costs when everything is there, against memory that no pager knows."""
     path = make_model(run)
@@ -402,6 +452,8 @@ def graph(run):
         r = step(batch, "off")
         run.row(f"batch {batch}, all resident: pager / plain", verdict(run, r["ratio"] <= 1.02),
                 f"{r['pager_ms']:.3f} / {r['plain_ms']:.3f} ms", "<= 1.02", f"{r['ratio']:.3f}")
+        if batch == 1:
+            run.attempt("batch 1, bytes over time", of_copy, run, r)
         run.attempt(f"batch {batch}, kernels begin early", early, batch, r)
 
     for batch in (1, 8):
@@ -409,14 +461,6 @@ def graph(run):
 
 
 # ---- the model at several budgets
-
-def gemms(run):
-    """Ways to multiply many tokens. Tensor cores only where `kernels` has found them right."""
-    if run.kept["data"].get("kernels", {}).get("tensor"):
-        return ("own", "cublas", "tensor")
-    run.row("prefill, tensor", "", "left out: check_kernels has not found these kernels right here")
-    return ("own", "cublas")
-
 
 def plan(run):
     """(configuration, batch, prompt, budgets): one process each, the most telling first."""

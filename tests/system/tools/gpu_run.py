@@ -228,20 +228,28 @@ def ways(bundle):
     """Each way has the tokens of the CPU, and all ways on the device the same logits."""
     good = (bundle.folder / "moepager").read_text().split("sys, time\n", 1)[1]
     logits = "\nif '--logits-out' in sys.argv:\n" \
-             "    open(sys.argv[sys.argv.index('--logits-out') + 1], 'w').write(%s)\n"
+             "    import array\n" \
+             "    with open(sys.argv[sys.argv.index('--logits-out') + 1], 'wb') as file:\n" \
+             "        file.write(bytes(10) + array.array('f', %s).tobytes())\n"
 
-    def rows_with(what):
-        program(bundle.folder / "moepager", good + logits % what)
+    def rows_with(what, more=""):
+        program(bundle.folder / "moepager", good + logits % what + more)
         return bundle.run("--steps", "ways"), [row.split(" | ")[1] for name, row in bundle.rows().items()
                                                if name.startswith("ways")]
 
-    (code, text), found = rows_with("'the same'")
-    check("four rows", found == ["ok"] * 4 and code == 0, text)
-    (code, text), found = rows_with("'other' if 'off' in sys.argv and 'bf16' in sys.argv else ''")
-    check("graphs off", found == ["ok", "WRONG", "ok", "ok"] and code == 1, text)
-    (code, text), found = rows_with("'other' if 'gate' in sys.argv else ''")
-    check("gate", found == ["WRONG"] * 4, text)
-    program(bundle.folder / "moepager", (good + logits % "''").replace(
+    (code, text), found = rows_with("[1, -2]")
+    check("four ways, and cuBLAS", found == ["ok"] * 4 + ["", "ok"] and code == 0, text)
+    (code, text), found = rows_with("[2 if 'off' in sys.argv and 'bf16' in sys.argv else 1]")
+    check("graphs off", found == ["ok", "WRONG", "ok", "ok", "", "ok"] and code == 1, text)
+    (code, text), found = rows_with("[2 if 'gate' in sys.argv else 1]")
+    check("gate", found == ["WRONG"] * 4 + ["", "ok"], text)
+    (code, text), found = rows_with("[1, 2.11 if 'cublas' in sys.argv else 2]")
+    check("cuBLAS is far off", found == ["ok"] * 4 + ["", "WRONG"] and code == 1, text)
+    (code, text), found = rows_with("[1, 2.09 if 'cublas' in sys.argv else 2]")
+    check("cuBLAS rounds", found == ["ok"] * 4 + ["", "ok"] and code == 0, text)
+    (code, text), found = rows_with("[1]", "sys.exit(2 if 'cublas' in sys.argv else 0)\n")
+    check("no cuBLAS", found == ["ok"] * 4 + ["", ""] and code == 0, text)
+    program(bundle.folder / "moepager", (good + logits % "[1]").replace(
         '"tokens": [1]', '"tokens": [int("cpu" in sys.argv and "f16" in sys.argv)]'))
     code, text = bundle.run("--steps", "ways")
     check("tokens", "| WRONG | other tokens" in bundle.rows()["ways: KV cache f16"] and
@@ -300,13 +308,17 @@ def speeds():
                                           ("experts bf16", True), ("product bf16", True))]
         run = SimpleNamespace(args=SimpleNamespace(dry_run=False, device=0), bin=Path("bin"),
                               json=lambda *_: {"read_gbps": 1, "copy_gbps": 1, "kernels": kernels},
-                              file=lambda *_: None, row=lambda *row: rows.append(row))
+                              file=lambda *_: None, row=lambda *row: rows.append(row), data={})
         steps.speed(run)
+        run.kept = {"data": {"speed": run.data}}
+        steps.of_copy(run, {"bytes": 1e6 * layer, "pager_ms": 7 / 6})
         return {row[0].split(":")[0]: row[1] for row in rows}
 
     met, missed = judge(0.7, 0.85), judge(0.69, 0.84)
     check("as they should be", (met["layer, all"], met["experts bf16"]) == ("met", "met"), met)
     check("slow", (missed["layer, all"], missed["experts bf16"]) == ("missed", "missed"), missed)
+    check("a step, as it should be and slow",
+          (met["batch 1, bytes over time"], missed["batch 1, bytes over time"]) == ("met", "missed"), missed)
     check("others", missed["product bf16"] == "" and missed["layer, launch by launch"] == "", missed)
 
 
@@ -362,7 +374,7 @@ def everything(build, folder):
     for part in ("8 of 8 settings", "<= 1.02", ">= 0.85 of copy", "cost/static <= 1.02",
                  "project ", " + route ", " + combine ", "| >= 0.7 of read |", "experts bf16 8 of 128, list of 8,",
                  "sample_list, sample of", "KV cache f32 | ok", "KV cache bf16 | ok", "KV cache f16 | ok",
-                 "Q4_K_M | ok", "waits of the host |", "graphs off, gate |",
+                 "Q4_K_M | ok", "ways: prefill, tensor | ok", "batch 1, bytes over time |", "waits of the host |", "graphs off, gate |",
                  "% graphs)", "batch 1, graph: early / not | ok", "batch 8, graph: early / not | ok", "prefill, own", "prefill, tensor b1 p16 100 |", "driver's error codes", " 0 wrong", "on the device: took part | ok", "CPU: took part | ok",
                  "on the device: text | ok", "CPU: text | ok"):
         check(f"no '{part}' in the table", part in rows, text)
