@@ -353,7 +353,7 @@ set_tests_properties(system/tools/compare_logits:far PROPERTIES PASS_REGULAR_EXP
 foreach(part same near far)
     set_tests_properties(system/tools/compare_logits:${part} PROPERTIES TIMEOUT 600 LABELS cli)
 endforeach()
-mp_test(device/cuda_counts_test LIBS mp_engine m SOURCES tests/model/harness.c)
+mp_test(device/cuda_counts_test LIBS mp_engine m SOURCES tests/model/harness.c TIMEOUT 300)
 mp_fake_cuda(device/cuda_counts_test)
 target_link_options(device_cuda_counts_test PRIVATE -Wl,--wrap=pthread_mutex_lock
     -Wl,--wrap=pthread_cond_wait -Wl,--wrap=pthread_cond_timedwait)

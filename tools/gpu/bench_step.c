@@ -40,7 +40,7 @@ struct bench {
 
 static enum mp_status open_engine(struct bench *b, const char *dir, unsigned device)
 {
-    const struct mp_pool_config pool = { .threads = 2, .spin_us = 50 };
+    const struct mp_pool_config pool = { .threads = 2, .spin_us = 1000 }; /* awake to the end */
     const struct mp_policy_names names = { .profile = "lru" };
     struct mp_engine_config config = {
         .model = &b->model,

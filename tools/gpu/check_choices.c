@@ -202,6 +202,7 @@ void check_choices(struct check *c, bool few)
     if (!few)
         resolve(c, 1024, 6, 3);
     for (unsigned type = 0; type < MP_WTYPE_PLAIN_COUNT; type++) {
+        route(c, type, 16, 72, 2, 2);
         route(c, type, 8, 40, 2, 3);
         route(c, type, 33, 33, 4, 5);
         route(c, type, few ? 36 : 128, few ? 264 : 2048, 8, 1);

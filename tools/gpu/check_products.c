@@ -441,10 +441,10 @@ static void quantised_experts(struct check *c, unsigned type, bool few)
 
 void check_experts(struct check *c, bool few)
 {
-    static const uint32_t tokens[] = { 1, 3, 9, 8, 40 };
+    static const uint32_t tokens[] = { 1, 2, 3, 8, 9, 40 };
 
     for (unsigned type = 0; type < MP_WTYPE_PLAIN_COUNT; type++) {
-        for (size_t i = 0; i < (few ? 3 : MP_ARRAY_LEN(tokens)); i++) {
+        for (size_t i = 0; i < (few ? 5 : MP_ARRAY_LEN(tokens)); i++) {
             struct list odd = { 5, 2, tokens[i], 33, 27, NULL, NULL };
             struct list aligned = { 16, 4, tokens[i], 264, 40, NULL, NULL };
             struct list graph = { 128, 8, tokens[i] <= 8 ? tokens[i] : 8, 2048, 768, NULL, NULL };

@@ -146,8 +146,8 @@ NEEDED = re.compile(r"mp_(embed|place|combine|resolve|sample\w*|attend_\w+"
 
 
 def needed_that_are_wrong(text):
-    found = re.findall(r"^(mp_\w+) +\d+ cases, (\d+) wrong", text, re.M)
-    return [name for name, wrong in found if wrong != "0" and NEEDED.match(name)]
+    found = re.findall(r"^(mp_\w+) +(\d+) cases, (\d+) wrong", text, re.M)
+    return [name for name, cases, wrong in found if (cases == "0" or wrong != "0") and NEEDED.match(name)]
 
 
 def is_invalid(kept, step):
@@ -169,6 +169,8 @@ def kernels(run):
     for line in text.splitlines():
         if line.startswith("mp_") and " 0 wrong" not in line:
             run.row(line.split()[0], "WRONG", line.split(None, 1)[1])
+        elif line.endswith(" were never launched"):
+            run.row("launched", "WRONG", line)
 
 
 def generated(run, flags):
@@ -259,7 +261,7 @@ def ways(run):
     if made:
         run.attempt("Q4_K_M", one_way, run, "Q4_K_M", path, "f32", "75%")
     own = run.attempt("prefill, own", prefill_logits, run, tiny_model, "own")
-    for gemm in gemms(run)[1:] if own else ():
+    for gemm in gemms(run)[1:] if own is not None else ():
         run.attempt(f"prefill, {gemm}", one_gemm, run, own, tiny_model, gemm)
 
 
@@ -420,10 +422,13 @@ def model_row(run):
 
 def of_copy(run, r):
     """A step's bytes over its time, of the speed of copying."""
-    gbps, copy = r["bytes"] / r["pager_ms"] / 1e6, run.kept["data"].get("speed", {}).get("copy_gbps")
-    run.row("batch 1, bytes over time", verdict(run, gbps >= STEP_SHARE * copy) if copy else "",
+    copy = run.kept["data"].get("speed", {}).get("copy_gbps")
+    if copy is None:
+        raise Stop("`speed` has not measured copying", late=True)
+    gbps = r["bytes"] / r["pager_ms"] / 1e6
+    run.row("batch 1, bytes over time", verdict(run, gbps >= STEP_SHARE * copy),
             f"{r['bytes'] / 1e6:.0f} MB, {gbps:.0f} GB/s", f">= {STEP_SHARE} of copy",
-            f"{gbps / copy:.2f}" if copy else "")
+            f"{gbps / copy:.2f}")
 
 
 def graph(run):
