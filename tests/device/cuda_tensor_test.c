@@ -105,8 +105,6 @@ static void they_run_where_they_are_wanted_alone(void)
     }
 }
 
-/* With graphs, windows, an exclusive host tier and kernels that begin early, and without each, at
- * budgets from the least to all. */
 static void bits_do_not_depend_on_budgets(void)
 {
     static float want[LOGITS], got[LOGITS];
@@ -114,13 +112,8 @@ static void bits_do_not_depend_on_budgets(void)
     const struct mp_space_plan space = harness_plan(&options, NULL);
 
     CHECK_EQ(run(&options, false, want), MP_OK);
-    for (unsigned way = 0; way < 16; way++) {
-        options.graphs = way & 1;
-        options.addressing = way & 2 ? MP_ADDRESSING_WINDOW : MP_ADDRESSING_TABLE;
-        options.residency = way & 4 ? MP_HOST_EXCLUSIVE : MP_HOST_INCLUSIVE;
-        mp_gpu_configure(&(struct mp_gpu_config){ .pdl = way / 8 });
-        options.budget_bytes =
-            space.smallest_bytes + (space.full_bytes - space.smallest_bytes) * (way % 4) / 3;
+    for (unsigned way = 0; way < HARNESS_WAYS; way++) {
+        harness_way(&options, &space, way);
         CHECK_EQ(run(&options, !options.graphs, got), MP_OK);
         if (memcmp(want, got, sizeof(want)) != 0) {
             fprintf(stderr, "other bits in way %u\n", way);

@@ -3,6 +3,7 @@
 
 #include <string.h>
 
+#include "engine/gpu/gpu.h"
 #include "tests/support/test.h"
 #include "vmm/base/error.h"
 
@@ -113,6 +114,16 @@ struct mp_space_plan harness_plan(const struct harness_options *options, uint32_
         *vocab_p = h.model.vocab;
     harness_close(&h);
     return plan;
+}
+
+void harness_way(struct harness_options *options, const struct mp_space_plan *plan, unsigned way)
+{
+    options->graphs = way & 1;
+    options->addressing = way & 2 ? MP_ADDRESSING_WINDOW : MP_ADDRESSING_TABLE;
+    options->residency = way & 4 ? MP_HOST_EXCLUSIVE : MP_HOST_INCLUSIVE;
+    mp_gpu_configure(&(struct mp_gpu_config){ .pdl = way / 8 });
+    options->budget_bytes =
+        plan->smallest_bytes + (plan->full_bytes - plan->smallest_bytes) * (way % 4) / 3;
 }
 
 struct mp_calibration_data *harness_calibration(const char *model)

@@ -60,6 +60,12 @@ void harness_close(struct harness *h);
 /* The plan of such an engine's memory, and vocab_p: the rows of its logits, or NULL. */
 struct mp_space_plan harness_plan(const struct harness_options *options, uint32_t *vocab_p);
 
+/* One of the ways a device may work, all of which give the same bits: with graphs, windows, an
+ * exclusive host tier and kernels that begin early, and without each, at budgets of the plan from
+ * the least to all. Those that begin early are a setting of the process. */
+#define HARNESS_WAYS 16u
+void harness_way(struct harness_options *options, const struct mp_space_plan *plan, unsigned way);
+
 /* As harness_open(), but failures come back. Closes what it opened if it fails. */
 enum mp_status harness_try_open(const struct harness_options *options, struct harness *h);
 

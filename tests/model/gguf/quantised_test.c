@@ -376,8 +376,6 @@ static void graphs_take_types_that_differ_by_layer(void)
     harness_close(&h);
 }
 
-/* With graphs, windows, an exclusive host tier and kernels that begin early, and without each, at
- * budgets from the least to all. */
 static void check_ways(enum mp_wtype type, enum mp_wtype down)
 {
     static float want[(STEPS + 1) * VOCAB];
@@ -388,13 +386,8 @@ static void check_ways(enum mp_wtype type, enum mp_wtype down)
     options.tokens_max = 512;
     logits_of(&options, 1, want);
     fake_api.reset();
-    for (unsigned way = 0; way < 16; way++) {
-        options.graphs = way & 1;
-        options.addressing = way & 2 ? MP_ADDRESSING_WINDOW : MP_ADDRESSING_TABLE;
-        options.residency = way & 4 ? MP_HOST_EXCLUSIVE : MP_HOST_INCLUSIVE;
-        mp_gpu_configure(&(struct mp_gpu_config){ .pdl = way / 8 });
-        options.budget_bytes =
-            plan.smallest_bytes + (plan.full_bytes - plan.smallest_bytes) * (way % 4) / 3;
+    for (unsigned way = 0; way < HARNESS_WAYS; way++) {
+        harness_way(&options, &plan, way);
         options.tokens_max = way % 3 == 0 ? 5 : 512;
         check_same(&options, way % 5 == 0 ? 3 : 1, want);
     }
