@@ -449,8 +449,8 @@ static void show_misses(const char *what, const char *positions, bool least, uin
     CHECK_EQ(host.waits, LAYERS + 1);
     CHECK_EQ(c.waits, layers + 1);
     CHECK_EQ(c.thrown, thrown);
-    if (layers == 1) /* 13.5 a layer */
-        CHECK_EQ(c.work.kernels, OUTSIDE + 54);
+    if (layers == 1) /* 13.5 a layer, and two launches more where one of the two comes later */
+        CHECK(c.work.kernels == OUTSIDE + 54 || c.work.kernels == OUTSIDE + 54 + 2);
     CHECK(c.calls >= least_calls && c.calls <= most_calls);
     CHECK(c.step_locks <= most_locks);
     CHECK(memcmp(want, got, sizeof(want)) == 0);
