@@ -631,6 +631,12 @@ mp_test(model/cluster/cluster_test LIBS mp_engine m SOURCES tests/model/cluster/
     tests/model/cluster/loopback.c tests/model/harness.c tests/support/npy.c VARIANTS ranks models
     changes few matrix TIMEOUT 300)
 set_tests_properties(model/cluster/cluster_test:matrix PROPERTIES LABELS full TIMEOUT 3000)
+# 256 devices with 48 layers of 128 experts, within minutes.
+add_test(NAME system/cluster/simulate_many COMMAND $<TARGET_FILE:moepager> simulate --json
+    --cluster tools/machines/many-servers.cluster --place uniform,prism
+    WORKING_DIRECTORY ${PROJECT_SOURCE_DIR})
+set_tests_properties(system/cluster/simulate_many PROPERTIES TIMEOUT 300 LABELS full
+    PASS_REGULAR_EXPRESSION "\"devices\": 256.*\"place\": \"prism\"")
 mp_test(unit/policy/place/place_test LIBS mp_policy m WRAP TIMEOUT 300)
 mp_test(unit/policy/partition/partition_test LIBS mp_policy)
 mp_test(unit/policy/partition/fixed_point_test LIBS mp_policy)

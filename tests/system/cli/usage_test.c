@@ -60,6 +60,8 @@ static void numbers_are_read_whole_and_in_range(void)
     REFUSED(2, "unknown placement 'best'; known: prism, uniform", "simulate", "--cluster", "c",
             "--place", "prism,best");
     REFUSED(3, "file 'c'", "simulate", "--cluster", "c");
+    REFUSED(2, "--set: got 'gen=2', need one list with commas: it is there twice", "simulate",
+            "--set", "copies=2", "--set", "gen=2");
     REFUSED(2, "--batch: got '65'", "bench", "--model", CLI_MODEL, "--batch", "65");
 }
 
