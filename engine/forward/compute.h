@@ -43,6 +43,8 @@ struct mp_compute_ops {
 
     /* x := embeddings of the batch */
     void (*embed)(struct mp_compute *c);
+    /* Optional: draft_in := the norms of x and of the batch's states, side by side. */
+    void (*draft_in)(struct mp_compute *c);
     /* out := norm(in), (T, H); out is not in */
     void (*norm)(struct mp_compute *c, enum mp_array out, enum mp_array in,
                  const struct mp_norm *norm);

@@ -185,6 +185,9 @@ struct mp_batch {
     const uint8_t *want;            // (count): 1 if the logits after this token are wanted; at most
                                     // mp_engine_wanted_max() of them are 1
     const struct mp_sample *sample; /* or NULL; only where mp_engine_can_sample() */
+    /* For a layer that drafts (engine/model/drafting.h), else NULL: (count, H), of each token the
+     * state of the one before it. */
+    const float *states;
 };
 
 /*
@@ -205,6 +208,12 @@ enum mp_status mp_forward(struct mp_engine *engine, const struct mp_batch *batch
  * error the budget has an intermediate value, and the engine is usable.
  */
 enum mp_status mp_engine_set_budget(struct mp_engine *engine, uint64_t budget_bytes) MP_MUST_CHECK;
+
+/*
+ * (count, H): the states of all tokens of the last batch behind the final norm, until the next
+ * call; after a mp_forward() that succeeded. Only where the CPU computes.
+ */
+const float *mp_engine_states(struct mp_engine *engine);
 
 /* With config.lookahead: ids guessed for the tokens after the next batch, of all its sequences,
  * nearest first, and how likely each is, 0..1. */

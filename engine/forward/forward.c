@@ -4,6 +4,7 @@
  */
 #include "engine/forward/engine_int.h"
 #include "engine/forward/recurrent.h"
+#include "vmm/base/assert.h"
 #include "vmm/base/error.h"
 
 /* x += the gated delta network, or short convolution, of norm(x), which stands in attention's
@@ -72,6 +73,20 @@ void mp_engine_dense(struct mp_compute *c, uint32_t layer, enum mp_array in, enu
         c->ops->ffn(c, &w->dense, in, x);
 }
 
+/* x := the embeddings, or what a layer that drafts makes of them and of states */
+static void begin_stream(struct mp_compute *c)
+{
+    const struct mp_projection in = { .w = &c->weights->draft.in,
+                                      .in = MP_ARRAY_DRAFT_IN,
+                                      .out = MP_ARRAY_X };
+
+    c->ops->embed(c);
+    if (!c->engine->config.model->drafting)
+        return;
+    c->ops->draft_in(c);
+    c->ops->project(c, &in, 1, c->engine->tokens);
+}
+
 /* logits := head(norm(x)) of the wanted tokens */
 static void head(struct mp_compute *c, uint32_t wanted)
 {
@@ -94,7 +109,7 @@ enum mp_status mp_engine_pass(struct mp_compute *c, const struct mp_pass *pass)
     enum mp_status status = MP_OK;
 
     if (!from->started)
-        c->ops->embed(c);
+        begin_stream(c);
     for (uint32_t layer = from->layer; layer < pass->to && status == MP_OK; layer++) {
         status = pass->uncancelable ? MP_OK : mp_engine_check_cancel(engine);
         if (status != MP_OK)
@@ -178,6 +193,15 @@ static enum mp_status run(struct mp_compute *c, const struct mp_batch *batch, ui
     return status == MP_OK ? c->ops->result(c, wanted) : status;
 }
 
+const float *mp_engine_states(struct mp_engine *engine)
+{
+    struct mp_compute *c = engine->compute;
+
+    mp_assert(engine->device == NULL);
+    c->ops->norm(c, MP_ARRAY_XN, MP_ARRAY_X, &c->weights->final_norm);
+    return engine->state.xn;
+}
+
 enum mp_status mp_forward(struct mp_engine *engine, const struct mp_batch *batch,
                           const float **logits_p)
 {
@@ -188,6 +212,7 @@ enum mp_status mp_forward(struct mp_engine *engine, const struct mp_batch *batch
 
     if (status != MP_OK)
         return status;
+    mp_assert((batch->states != NULL) == engine->config.model->drafting);
     engine->tokens = batch->count;
     engine->batch = batch;
     engine->summed_ns = 0;

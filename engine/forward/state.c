@@ -51,6 +51,7 @@ static void fill_rows(const struct mp_state_plan *plan, struct row rows[MP_ARRAY
     const uint64_t lists = plan->list_words, parts = plan->part_words;
     const uint64_t O = max_u64(Q, mp_dim_size(m, MP_DIM_O_COLS, 0));
     const uint64_t L = m->kv_rank > 0 || m->q_gate ? m->q_rank + mp_dim_size(m, MP_DIM_Q, 0) : 0;
+    const uint64_t Z = m->drafting ? T : 0;
     const bool conv = m->short_conv > 0;
     const uint64_t B = max_u64(Q, conv ? H : mp_delta_values(&m->delta));
     const uint64_t Y =

@@ -18,7 +18,8 @@
  * states its states. On a device: M the widest of shared and dense FFN, X expert_ffn; lists and
  * parts, words of its scratch. P is T if a predictor runs the next layer ahead of time, else 0; G
  * is T if experts' weights are not the scores that they are chosen by, else 0; L is the scratch of
- * queries of latent attention, whose cache has no VALUES. KV: engine/forward/kv.h.
+ * queries of latent attention, whose cache has no VALUES. Z is T for a layer that drafts. KV:
+ * engine/forward/kv.h.
  *
  * Kinds: OWN arrays are private to the compute. CROSS arrays exist on both sides; with a device the
  * host's is pinned. STAGED arrays belong to a device and have a pinned copy of the same shape on
@@ -33,6 +34,7 @@
     A(K, k, float, OWN, (0), (T, K), "activations") /* the host keeps them in `gate` and `up` */   \
     A(V, v, float, OWN, (0), (T, K), "activations")                                                \
     A(ATT, att, float, OWN, (T, B), (T, Q), "activations")                                         \
+    A(DRAFT_IN, draft_in, float, OWN, (Z, 2 * H), (0), "activations") /* of a layer that drafts */ \
     A(LATENT, latent, float, OWN, (T, L), (0), "activations")    /* queries of latent attention */ \
     A(PART, part, float, OWN, (J, S, C), (parts), "activations") /* scratch of attend, sample */   \
     A(TURN, turn, uint32_t, OWN, (0), (T + 1, m->heads), "activations") /* blocks that ended */    \

@@ -84,6 +84,8 @@ struct mp_model_config {
     uint32_t vocab;             /* rows of the embedding, 1..2^22 */
     uint32_t hidden;            /* width of the residual stream, 1..2^17 */
     uint32_t layers;            /* 1..MP_LAYERS_MAX */
+    uint32_t first_layer;       /* its number in names of tensors; 0 but for one that drafts: */
+    bool drafting;              /* the one layer is that of engine/model/drafting.h */
     uint32_t heads;             /* query heads, 1..1024, a multiple of kv_heads */
     uint32_t kv_heads;          /* >= 1 */
     uint32_t head_dim;          /* even, 2..1024 */

@@ -19,16 +19,25 @@ static bool has_qk_norm(const struct mp_model_config *config, uint32_t layer)
     return config->qk_norm && !config->linear[layer];
 }
 
-static bool has_head(const struct mp_model_config *config, uint32_t layer)
+static bool is_drafting(const struct mp_model_config *config, uint32_t layer)
 {
     (void)layer;
-    return !config->tied;
+    return config->drafting;
+}
+
+static bool is_whole(const struct mp_model_config *config, uint32_t layer)
+{
+    return !is_drafting(config, layer);
+}
+
+static bool has_head(const struct mp_model_config *config, uint32_t layer)
+{
+    return !config->tied && is_whole(config, layer);
 }
 
 static bool has_head_bias(const struct mp_model_config *config, uint32_t layer)
 {
-    (void)layer;
-    return config->head_bias;
+    return config->head_bias && is_whole(config, layer);
 }
 
 static bool has_norm_bias(const struct mp_model_config *config, uint32_t layer)
@@ -166,12 +175,18 @@ static bool has_layer_scale(const struct mp_model_config *config, uint32_t layer
 #define LAYER(member) offsetof(struct mp_layer_weights, member)
 
 const struct mp_role_info mp_roles[MP_ROLE_COUNT] = {
-    [MP_ROLE_EMBED] = { MP_DIM_VOCAB, MP_DIM_HIDDEN, MODEL(embed), NULL },
-    [MP_ROLE_FINAL_NORM] = { MP_DIM_HIDDEN, MP_DIM_NONE, MODEL(final_norm.w), NULL },
+    [MP_ROLE_EMBED] = { MP_DIM_VOCAB, MP_DIM_HIDDEN, MODEL(embed), is_whole },
+    [MP_ROLE_FINAL_NORM] = { MP_DIM_HIDDEN, MP_DIM_NONE, MODEL(final_norm.w), is_whole },
     [MP_ROLE_FINAL_NORM_BIAS] = { MP_DIM_HIDDEN, MP_DIM_NONE, MODEL(final_norm.bias),
                                   has_norm_bias },
     [MP_ROLE_HEAD] = { MP_DIM_VOCAB, MP_DIM_HIDDEN, MODEL(head), has_head },
     [MP_ROLE_HEAD_BIAS] = { MP_DIM_VOCAB, MP_DIM_NONE, MODEL(head_bias), has_head_bias },
+    [MP_ROLE_DRAFT_EMBED_NORM] = { MP_DIM_HIDDEN, MP_DIM_NONE, MODEL(draft.embed_norm.w),
+                                   is_drafting },
+    [MP_ROLE_DRAFT_STATE_NORM] = { MP_DIM_HIDDEN, MP_DIM_NONE, MODEL(draft.state_norm.w),
+                                   is_drafting },
+    [MP_ROLE_DRAFT_IN] = { MP_DIM_HIDDEN, MP_DIM_TWO_HIDDEN, MODEL(draft.in), is_drafting },
+    [MP_ROLE_DRAFT_NORM] = { MP_DIM_HIDDEN, MP_DIM_NONE, MODEL(final_norm.w), is_drafting },
     [MP_ROLE_ATTN_NORM] = { MP_DIM_HIDDEN, MP_DIM_NONE, LAYER(attn_norm.w), NULL },
     [MP_ROLE_ATTN_NORM_BIAS] = { MP_DIM_HIDDEN, MP_DIM_NONE, LAYER(attn_norm.bias), has_norm_bias },
     [MP_ROLE_ATTN_AFTER] = { MP_DIM_HIDDEN, MP_DIM_NONE, LAYER(attn_after.w), has_attn_after },
@@ -253,6 +268,7 @@ uint64_t mp_dim_size(const struct mp_model_config *config, enum mp_dim dim, uint
     case MP_DIM_ONE: return 1;
     case MP_DIM_VOCAB: return config->vocab;
     case MP_DIM_HIDDEN: return config->hidden;
+    case MP_DIM_TWO_HIDDEN: return 2 * (uint64_t)config->hidden;
     case MP_DIM_Q:
         return (uint64_t)config->heads * (config->kv_rank > 0
                                               ? config->nope_dim + config->rotary_dim

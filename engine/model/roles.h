@@ -19,7 +19,11 @@ enum mp_role {
     MP_ROLE_FINAL_NORM_BIAS,
     MP_ROLE_HEAD,
     MP_ROLE_HEAD_BIAS,
-    MP_ROLE_ATTN_NORM, /* the first one of a layer */
+    MP_ROLE_DRAFT_EMBED_NORM, /* of a layer that drafts: of the token's embedding, */
+    MP_ROLE_DRAFT_STATE_NORM, /* of the model's last state before it, */
+    MP_ROLE_DRAFT_IN,         /* from both, in this order, to the stream, */
+    MP_ROLE_DRAFT_NORM,       /* and in place of the final norm */
+    MP_ROLE_ATTN_NORM,        /* the first one of a layer */
     MP_ROLE_ATTN_NORM_BIAS,
     MP_ROLE_ATTN_AFTER, /* norm of what attention gives; the same of the FFN, see below */
     MP_ROLE_CONV_IN,    /* of short convolutions: gate, second gate and input of each channel */
@@ -85,6 +89,7 @@ enum mp_dim {
     MP_DIM_ONE,    /* 1 */
     MP_DIM_VOCAB,  // V
     MP_DIM_HIDDEN, // H
+    MP_DIM_TWO_HIDDEN,
     MP_DIM_Q,
     MP_DIM_Q_COLS, /* H, or the rank of queries */
     MP_DIM_Q_RANK,

@@ -49,6 +49,13 @@ enum mp_status mp_weights_describe(const struct mp_checkpoint *checkpoint,
     return make_weights(checkpoint, config, false, NULL, NULL, weights_p);
 }
 
+void mp_weights_share(struct mp_weights *draft, const struct mp_weights *model)
+{
+    draft->embed = model->embed;
+    draft->head = model->head;
+    draft->head_bias = model->head_bias;
+}
+
 void mp_weights_destroy(struct mp_weights *weights)
 {
     if (weights == NULL)

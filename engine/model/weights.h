@@ -74,6 +74,13 @@ struct mp_conv_weights {
     struct mp_view out; // (H, H)
 };
 
+/* Of a layer that drafts tokens: what makes the stream of a token's embedding and of the model's
+ * last state before it. */
+struct mp_draft_weights {
+    struct mp_norm embed_norm, state_norm;
+    struct mp_view in; // (H, 2 H)
+};
+
 struct mp_layer_weights {
     struct mp_delta_weights delta;
     struct mp_conv_weights conv;
@@ -159,6 +166,7 @@ struct mp_weights {
     struct mp_norm final_norm;
     struct mp_view head;    // (V, H); the embedding itself if tied
     const float *head_bias; // (V) or NULL
+    struct mp_draft_weights draft;
     struct mp_layer_weights *layers;
 
     struct mp_ffn_slices slices; /* that each expert is stored in */
@@ -192,6 +200,9 @@ struct mp_weights_io {
  * io        NULL: direct, with a default reader
  * progress  may be NULL; counts the bytes of the tensors
  *
+ * Of a layer that drafts (engine/model/drafting.h) embedding and output head have no address before
+ * mp_weights_share().
+ *
  * The checkpoint must outlive the weights. MP_ERR_MODEL: E_TENSOR_MISSING, E_TENSOR_SHAPE,
  * E_TENSOR_DTYPE, E_TENSOR_NAME with tensor, got and need; MP_ERR_IO; MP_ERR_NO_MEMORY;
  * MP_ERR_CANCELED.
@@ -201,6 +212,9 @@ enum mp_status mp_weights_load(const struct mp_checkpoint *checkpoint,
                                const struct mp_progress *progress,
                                struct mp_weights **weights_p) MP_MUST_CHECK;
 void mp_weights_destroy(struct mp_weights *weights);
+
+/* Weights of a layer that drafts use embedding and output head of `model`, which outlives them. */
+void mp_weights_share(struct mp_weights *draft, const struct mp_weights *model);
 
 /*
  * The same checks without reading data: units and sizes are set, matrices and vectors have no

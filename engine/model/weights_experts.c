@@ -264,7 +264,7 @@ enum mp_status mp_weights_want_experts(struct mp_weights_plan *plan, uint32_t la
 {
     const struct mp_model_config *config = plan->config;
     const uint32_t first = plan->weights->layers[layer].first_unit;
-    struct mp_name_numbers numbers = { .layer = layer };
+    struct mp_name_numbers numbers = { .layer = config->first_layer + layer };
     bool fused = false;
     enum mp_status status = has_tensor(plan, config->arch->fused_gate_up, &numbers, &fused);
 
@@ -297,6 +297,7 @@ enum mp_status mp_weights_count_slices(struct mp_weights_plan *plan)
 
     while (!config->is_moe[numbers.layer])
         numbers.layer++;
+    numbers.layer += config->first_layer;
     while (status == MP_OK && has && numbers.slice <= MP_SLICES_MAX) {
         status = has_tensor(plan, config->arch->slice[MP_PIECE_GATE], &numbers, &has);
         numbers.slice += has;

@@ -9,6 +9,7 @@
 #include "engine/model/weights_int.h"
 
 #include "engine/model/arch/arch.h"
+#include "engine/model/drafting.h"
 #include "engine/model/types.h"
 #include "vmm/base/arena.h"
 #include "vmm/base/assert.h"
@@ -128,7 +129,7 @@ static enum mp_status find_name(const struct mp_weights_plan *plan, enum mp_role
                                 uint32_t layer, struct mp_tensor_name *name)
 {
     const struct mp_arch_name *names = &plan->config->arch->names[role];
-    const struct mp_name_numbers numbers = { .layer = layer };
+    const struct mp_name_numbers numbers = { .layer = plan->config->first_layer + layer };
     enum mp_status status;
 
     if (names->other != NULL) {
@@ -249,15 +250,16 @@ static enum mp_status use_tied_head(struct mp_weights_plan *plan)
     return MP_OK;
 }
 
+/* Neither those of a layer that drafts, nor, where that is read alone, all others. */
 static void count_extra(struct mp_weights_plan *plan)
 {
     const size_t count = mp_checkpoint_count(plan->checkpoint);
 
-    for (size_t i = 0; i < count; i++) {
+    for (size_t i = 0; !plan->config->drafting && i < count; i++) {
         const char *name = mp_checkpoint_tensor(plan->checkpoint, i)->st.name;
 
         if (plan->used[i] || strncmp(name, MP_PAD_PREFIX, strlen(MP_PAD_PREFIX)) == 0 ||
-            mp_is_divisors(name))
+            mp_is_divisors(name) || mp_drafting_name(plan->config, name))
             continue;
         if (plan->weights->extra_tensors++ == 0)
             plan->weights->extra_name = name;

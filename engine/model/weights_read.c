@@ -258,7 +258,7 @@ static enum mp_status set_addresses(const struct mp_weights_plan *plan)
         convert_item(item, (float *)(void *)(block + item->float_offset),
                      block + item->block_offset);
     }
-    if (plan->config->tied)
+    if (plan->config->tied) /* of a layer that drafts both come later */
         plan->weights->head = plan->weights->embed;
     return status;
 }

@@ -115,7 +115,9 @@ static unsigned take_steps(uint64_t n, float *logits, uint64_t *copies_p)
     fake_api.fail("cuMemcpyHtoDAsync_v2", n, REFUSED, false);
     for (uint32_t p = 0; p < AGAIN_STEPS; p++) {
         const uint32_t token = 7 * p % 96, sequence = 0;
-        const struct mp_batch batch = { 1, &token, &sequence, &p, &wanted, NULL };
+        const struct mp_batch batch = {
+            .count = 1, .token = &token, .sequence = &sequence, .position = &p, .want = &wanted
+        };
         const float *now;
         enum mp_status status = mp_forward(h.engine, &batch, &now);
 

@@ -572,7 +572,9 @@ static void a_step_is_canceled_behind_a_miss(void)
     struct harness_options options = small("cuda");
     const uint32_t token = 3, sequence = 0, position = 0;
     const uint8_t wanted = 1;
-    const struct mp_batch batch = { 1, &token, &sequence, &position, &wanted, NULL };
+    const struct mp_batch batch = {
+        .count = 1, .token = &token, .sequence = &sequence, .position = &position, .want = &wanted
+    };
     const float *logits;
     struct harness h;
 

@@ -103,6 +103,20 @@ static void norm(struct mp_compute *c, enum mp_array out, enum mp_array in,
     mp_cpu_each_token(c->engine, norm_token, &job, c->engine->tokens);
 }
 
+static void draft_in(struct mp_compute *c)
+{
+    const struct mp_draft_weights *w = &c->weights->draft;
+    const struct mp_engine *engine = c->engine;
+    const size_t H = hidden(c);
+
+    for (size_t t = 0; t < engine->tokens; t++) {
+        float *out = engine->state.draft_in + t * 2 * H;
+
+        mp_cpu_norm(engine, out, engine->state.x + t * H, &w->embed_norm, 1);
+        mp_cpu_norm(engine, out + H, engine->batch->states + t * H, &w->state_norm, 1);
+    }
+}
+
 #define PROJECTIONS_MAX 3
 
 static void project(struct mp_compute *c, const struct mp_projection *list, uint32_t count,
@@ -203,6 +217,7 @@ static enum mp_status status(struct mp_compute *c)
 static const struct mp_compute_ops ops = {
     .begin = begin,
     .embed = embed,
+    .draft_in = draft_in,
     .norm = norm,
     .project = project,
     .latent = mp_cpu_latent,

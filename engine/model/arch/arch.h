@@ -261,6 +261,13 @@ bool mp_arch_match(const char *pattern, const char *name, uint32_t *layer_p);
     [MP_ROLE_LATENT_NORM] = { "model.layers.{layer}.self_attn.kv_a_layernorm.weight", NULL }, \
     [MP_ROLE_KV_UP] = { "model.layers.{layer}.self_attn.kv_b_proj.weight", NULL }
 
+/* The layer behind the others, which drafts tokens; what else it has is called as in those. */
+#define MP_ARCH_DRAFT_NAMES                                                     \
+    [MP_ROLE_DRAFT_EMBED_NORM] = { "model.layers.{layer}.enorm.weight", NULL }, \
+    [MP_ROLE_DRAFT_STATE_NORM] = { "model.layers.{layer}.hnorm.weight", NULL }, \
+    [MP_ROLE_DRAFT_IN] = { "model.layers.{layer}.eh_proj.weight", NULL },       \
+    [MP_ROLE_DRAFT_NORM] = { "model.layers.{layer}.shared_head.norm.weight", NULL }
+
 /* The three tensors of a slice of the expert whose names begin so. */
 #define MP_ARCH_SLICES(expert)                                                              \
     {                                                                                       \

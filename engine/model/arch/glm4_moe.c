@@ -33,6 +33,7 @@ const struct mp_arch mp_arch_glm4_moe = {
     .names = {
         MP_ARCH_COMMON_NAMES,
         MP_ARCH_QKV_BIAS_NAMES,
+        MP_ARCH_DRAFT_NAMES,
         MP_ARCH_DENSE_NAMES,
         [MP_ROLE_Q_NORM] = { "model.layers.{layer}.self_attn.q_norm.weight", NULL },
         [MP_ROLE_K_NORM] = { "model.layers.{layer}.self_attn.k_norm.weight", NULL },

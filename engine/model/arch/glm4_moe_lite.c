@@ -33,6 +33,7 @@ const struct mp_arch mp_arch_glm4_moe_lite = {
     .names = {
         MP_ARCH_END_NAMES,
         MP_ARCH_LATENT_NAMES,
+        MP_ARCH_DRAFT_NAMES,
         MP_ARCH_DENSE_NAMES,
         [MP_ROLE_ROUTER] = { MLP "gate.weight", NULL },
         [MP_ROLE_SELECT_BIAS] = { MLP "gate.e_score_correction_bias", NULL },

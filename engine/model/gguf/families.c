@@ -35,6 +35,7 @@ const struct mp_arch mp_arch_gguf_glm4moe = {
         MP_GGUF_DENSE_NAMES,
         MP_GGUF_SHARED_NAMES,
         MP_GGUF_SELECT_BIAS_NAME,
+        MP_GGUF_DRAFT_NAMES,
     },
     MP_GGUF_EXPERTS,
 };

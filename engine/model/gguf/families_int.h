@@ -59,6 +59,13 @@
     [MP_ROLE_SHARED_UP] = { MP_GGUF_BLOCK "ffn_up_shexp.weight", NULL },     \
     [MP_ROLE_SHARED_DOWN] = { MP_GGUF_BLOCK "ffn_down_shexp.weight", NULL }
 
+/* The layer behind the others, which drafts tokens. */
+#define MP_GGUF_DRAFT_NAMES                                                    \
+    [MP_ROLE_DRAFT_EMBED_NORM] = { MP_GGUF_BLOCK "nextn.enorm.weight", NULL }, \
+    [MP_ROLE_DRAFT_STATE_NORM] = { MP_GGUF_BLOCK "nextn.hnorm.weight", NULL }, \
+    [MP_ROLE_DRAFT_IN] = { MP_GGUF_BLOCK "nextn.eh_proj.weight", NULL },       \
+    [MP_ROLE_DRAFT_NORM] = { MP_GGUF_BLOCK "nextn.shared_head_norm.weight", NULL }
+
 #define MP_GGUF_SELECT_BIAS_NAME [MP_ROLE_SELECT_BIAS] = { MP_GGUF_BLOCK "exp_probs_b.bias", NULL }
 
 #define MP_GGUF_SHARED_SWITCH_NAME \

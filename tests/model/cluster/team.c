@@ -91,7 +91,9 @@ static enum mp_status run(struct member *member, float *got)
             const uint32_t first = step == 0 ? 0 : len + step - 1, end = len + step;
 
             for (uint32_t p = first; p < end && status == MP_OK;) {
-                struct mp_batch batch = { 0, token, sequence, position, want, NULL };
+                struct mp_batch batch = {
+                    .token = token, .sequence = sequence, .position = position, .want = want
+                };
                 const float *logits;
 
                 for (; p < end && batch.count < TOKENS_MAX; p++, batch.count++) {
