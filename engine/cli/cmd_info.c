@@ -6,6 +6,7 @@
 
 #include "engine/cli/commands.h"
 #include "engine/model/arch/arch.h"
+#include "engine/model/drafting.h"
 #include "engine/session/model_name.h"
 #include "kernels/cpu/quant/quant.h"
 #include "vmm/backend/cuda/cuda_driver.h"
@@ -154,6 +155,8 @@ static void print_model(const struct mp_session *s)
            (unsigned long long)expert_size(s));
     if (plan->slices > 1)
         printf("slices          %u of each expert, read and kept one by one\n", plan->slices);
+    if (mp_drafting_there(s->checkpoint, m))
+        printf("drafting layer  one behind the others, not counted here: --draft-model mtp\n");
     printf("all experts     %.1f MiB (%llu bytes)\n", mib(plan->expert_bytes),
            (unsigned long long)plan->expert_bytes);
     printf("token cycle     %.1f MiB (%llu bytes): what one token touches over all layers\n",
@@ -199,6 +202,7 @@ static void json_model(const struct mp_session *s, struct mp_json_out *json)
     mp_json_put_u64(json, "experts_per_token", m->experts_per_token);
     mp_json_put_u64(json, "expert_ffn", m->expert_ffn);
     mp_json_put_u64(json, "shared_ffn", m->shared_ffn);
+    mp_json_put_bool(json, "drafting_layer", mp_drafting_there(s->checkpoint, m));
     mp_json_put_u64(json, "one_expert_bytes", expert_size(s));
     mp_json_put_u64(json, "slices", s->memory.slices);
     mp_json_put_u64(json, "expert_bytes", s->memory.expert_bytes);

@@ -4,9 +4,11 @@
 #include <string.h>
 
 #include "engine/convert/convert_int.h"
+#include "engine/model/drafting.h"
 #include "engine/model/types.h"
 #include "vmm/base/assert.h"
 #include "vmm/base/checked.h"
+#include "vmm/base/log.h"
 
 static enum mp_status fail_type(const char *name, const char *type)
 {
@@ -340,6 +342,9 @@ static enum mp_status plan_directory(struct mp_convert *job)
         if (status == MP_OK && model->is_moe[layer])
             status = add_experts(job, layer);
     }
+    if (status == MP_OK && mp_drafting_there(job->checkpoint, model))
+        mp_log_warn("repack", "the layer that drafts tokens is not written to a GGUF file; "
+                              "--draft-model mtp needs the directory, or a copy of it");
     return status;
 }
 

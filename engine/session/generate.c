@@ -144,6 +144,8 @@ static enum mp_status run_batch(struct run *run, uint32_t count)
     if (config->on_step != NULL)
         config->on_step(config->ctx, run->step, &batch);
     status = mp_forward(config->engine, &batch, &logits);
+    if (status == MP_OK && config->drafts != NULL)
+        status = mp_drafts_seen(config->drafts, config->engine, &batch);
     for (uint32_t t = 0; t < count && status == MP_OK; t++) {
         status = take_row(run, t, count, wanted, logits);
         wanted += run->want[t];

@@ -10,6 +10,8 @@
 
 #include "engine/forward/cuda/device.h"
 #include "engine/forward/kv.h"
+#include "engine/model/drafting.h"
+#include "engine/session/draft/head.h"
 #include "vmm/base/checked.h"
 #include "vmm/base/error.h"
 #include "vmm/base/log.h"
@@ -157,6 +159,48 @@ static enum mp_status measure(const struct mp_run_settings *run, const char *mod
     return status;
 }
 
+static uint64_t add(uint64_t a, uint64_t b)
+{
+    uint64_t sum;
+
+    return mp_add_u64(a, b, &sum) ? sum : UINT64_MAX;
+}
+
+/* Of the layer that drafts. Its experts have slots for one token at least. */
+static enum mp_status measure_draft(const struct mp_run_settings *run, struct mp_session *s)
+{
+    struct mp_draft_memory *m = &s->memory.draft;
+    struct mp_engine_config engine = s->engine_config;
+    struct mp_model_config model = s->model;
+    struct mp_weights *outline = NULL;
+    uint64_t kv_bytes = 0, state_bytes = 0;
+    struct mp_space_plan plan;
+    enum mp_status status;
+
+    mp_drafting_config(&model);
+    engine.model = &model;
+    engine.wanted_max = 0;
+    status = mp_engine_measure(&engine, &kv_bytes, &state_bytes);
+    if (status == MP_OK)
+        status = mp_weights_describe(s->checkpoint, &model, &outline);
+    if (status == MP_OK)
+        status = ask_backend(run, s, outline, &plan);
+    if (status == MP_OK) {
+        const uint64_t token_bytes =
+            plan.smallest_bytes / 2 * outline->slices.count * model.experts_per_token;
+
+        m->resident_bytes = outline->resident_bytes + mp_draft_head_bytes(&engine);
+        m->resident_bytes = add(add(m->resident_bytes, kv_bytes), state_bytes);
+        m->expert_bytes = plan.unit_bytes;
+        m->full_bytes = plan.full_bytes;
+        m->smallest_bytes = token_bytes > plan.smallest_bytes ? token_bytes : plan.smallest_bytes;
+        if (m->smallest_bytes > m->full_bytes)
+            m->smallest_bytes = m->full_bytes;
+    }
+    mp_weights_destroy(outline);
+    return status;
+}
+
 static enum mp_status refuse_budget(const struct mp_share *share, const struct mp_memory_plan *m)
 {
     char hint[64] = "raise --budget";
@@ -184,19 +228,32 @@ static enum mp_status choose_budget(const struct mp_share *share, uint64_t avail
     return MP_OK;
 }
 
-static uint64_t add(uint64_t a, uint64_t b)
-{
-    uint64_t sum;
-
-    return mp_add_u64(a, b, &sum) ? sum : UINT64_MAX;
-}
-
 /* What is left of `room` after `base` and a margin. */
 static uint64_t available_bytes(uint64_t room, uint64_t base, uint64_t margin)
 {
     const uint64_t all = add(base, margin);
 
     return room > all ? room - all : 0;
+}
+
+/* What of it the experts of the model get, where some of a layer that drafts have their share. */
+static uint64_t divide_available(const struct mp_memory_plan *m, uint64_t bytes)
+{
+    const double both = (double)m->expert_bytes + (double)m->draft.expert_bytes;
+
+    return m->draft.expert_bytes == 0
+               ? bytes
+               : (uint64_t)((double)bytes * ((double)m->expert_bytes / both));
+}
+
+static void choose_draft_budget(struct mp_memory_plan *m)
+{
+    const double share = (double)m->budget_bytes / (double)m->expert_bytes;
+    uint64_t bytes = (uint64_t)((double)m->draft.expert_bytes * share);
+
+    if (bytes > m->draft.full_bytes || m->budget_bytes == m->full_bytes)
+        bytes = m->draft.full_bytes;
+    m->draft.budget_bytes = bytes > m->draft.smallest_bytes ? bytes : m->draft.smallest_bytes;
 }
 
 static uint64_t host_margin(const struct mp_memory_room *room)
@@ -271,7 +328,7 @@ static uint64_t plan_host_tier(const struct mp_share *share, uint64_t base,
 static uint64_t host_base(const struct mp_session *session)
 {
     const struct mp_memory_plan *m = &session->memory;
-    const uint64_t base = add(m->weights_bytes, m->state_bytes);
+    const uint64_t base = add(add(m->weights_bytes, m->state_bytes), m->draft.resident_bytes);
 
     return session->device.cuda ? base : add(add(base, m->kv_bytes), m->kept_bytes);
 }
@@ -351,17 +408,17 @@ static enum mp_status refuse_room(const struct mp_session *session, uint64_t exp
 {
     const struct mp_memory_plan *m = &session->memory;
 
-    return mp_fail(MP_ERR_NO_MEMORY, "E_RAM",
-                   "not enough RAM: weights %" PRIu64 ", KV cache %" PRIu64 ", activations %" PRIu64
-                   ", prompts %" PRIu64 ", experts %" PRIu64
-                   " bytes, but this process can take %" PRIu64
-                   "; lower --%sbudget, --ctx or --prefill-tokens",
-                   m->weights_bytes, session->device.cuda ? 0 : m->kv_bytes, m->state_bytes,
-                   m->kept_bytes, experts, m->room_bytes, session->device.cuda ? "host-" : "");
+    return mp_fail(
+        MP_ERR_NO_MEMORY, "E_RAM",
+        "not enough RAM: weights %" PRIu64 ", KV cache %" PRIu64 ", activations %" PRIu64
+        ", prompts %" PRIu64 ", experts %" PRIu64 " bytes, but this process can take %" PRIu64
+        "; lower --%sbudget, --ctx or --prefill-tokens",
+        m->weights_bytes + m->draft.resident_bytes, session->device.cuda ? 0 : m->kv_bytes,
+        m->state_bytes, m->kept_bytes, experts, m->room_bytes, session->device.cuda ? "host-" : "");
 }
 
 enum mp_status mp_memory_plan_make(const struct mp_settings *settings,
-                                   const struct mp_session_config *config,
+                                   const struct mp_session_config *config, bool draft,
                                    struct mp_session *session)
 {
     const struct mp_run_settings *run = &settings->run;
@@ -369,6 +426,8 @@ enum mp_status mp_memory_plan_make(const struct mp_settings *settings,
     uint64_t experts, available = UINT64_MAX;
     enum mp_status status = measure(run, config->model, session);
 
+    if (status == MP_OK && draft)
+        status = measure_draft(run, session);
     if (status != MP_OK)
         return status;
     read_room(config, session);
@@ -382,8 +441,11 @@ enum mp_status mp_memory_plan_make(const struct mp_settings *settings,
         experts = experts < m->host_full_bytes ? experts : m->host_full_bytes;
     } else {
         available = available_bytes(m->room_bytes, host_base(session), m->margin_bytes);
+        available = divide_available(m, available);
         status = choose_budget(&run->budget, available, m);
-        experts = m->budget_bytes;
+        if (status == MP_OK)
+            choose_draft_budget(m);
+        experts = add(m->budget_bytes, m->draft.budget_bytes);
     }
     if (status != MP_OK)
         return status;

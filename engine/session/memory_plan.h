@@ -14,13 +14,15 @@
  * there is no room, so no sum is refused because of them. RAM then holds the host tier, whose
  * automatic size is what this process and its control group can spare.
  *
+ * With `draft` the model's layer that drafts has a part of it: session->memory.draft.
+ *
  * Needs session->checkpoint, model and engine_config; fills memory, direct_io and the budgets of
  * engine_config. MP_ERR_CONFIG E_BUDGET_SMALL, E_SLICES; MP_ERR_NO_MEMORY E_RAM, E_DEVICE_ROOM with
  * the parts of the sum. With config->plan_only the sum may exceed the available memory, so that the
  * sizes of a model that is too large for the machine can be shown.
  */
 enum mp_status mp_memory_plan_make(const struct mp_settings *settings,
-                                   const struct mp_session_config *config,
+                                   const struct mp_session_config *config, bool draft,
                                    struct mp_session *session) MP_MUST_CHECK;
 
 /* Memory that an automatic budget leaves free on a device of this size. */

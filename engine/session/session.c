@@ -7,6 +7,8 @@
 #include <limits.h>
 #include <string.h>
 
+#include "engine/model/drafting.h"
+#include "engine/session/draft/head.h"
 #include "engine/session/draft/model.h"
 #include "engine/session/memory_plan.h"
 #include "engine/forward/forced_routing.h"
@@ -246,6 +248,24 @@ static bool wants_drafts(const struct mp_settings *settings, const struct mp_ses
     return config->drafts && settings->run.draft_tokens > 0;
 }
 
+/* A layer of the model itself drafts; that is asked for as a draft model. */
+static enum mp_status check_head(const struct mp_session_config *config, const struct mp_session *s)
+{
+    if (!config->drafts)
+        return mp_fail(MP_ERR_UNSUPPORTED, "E_DRAFT",
+                       "--draft-model " MP_DRAFT_HEAD_NAME
+                       ": only what generates text has the states that this layer takes");
+    if (!mp_drafting_there(s->checkpoint, &s->model))
+        return mp_fail(MP_ERR_CONFIG, "E_DRAFT",
+                       "--draft-model " MP_DRAFT_HEAD_NAME
+                       ": the model's files have no layer that drafts tokens; leave the option "
+                       "out, or name a model (./" MP_DRAFT_HEAD_NAME " is a directory)");
+    if (s->device.cuda)
+        return mp_fail(MP_ERR_UNSUPPORTED, "E_DRAFT",
+                       "--draft-model " MP_DRAFT_HEAD_NAME ": only --device cpu has it");
+    return MP_OK;
+}
+
 /* Recurrent layers cannot forget a guess that was wrong. */
 static enum mp_status check_drafts(const struct mp_settings *settings,
                                    const struct mp_session_config *config,
@@ -259,7 +279,9 @@ static enum mp_status check_drafts(const struct mp_settings *settings,
         return mp_fail(MP_ERR_CONFIG, "E_DRAFT",
                        "--draft-model guesses nothing without --draft-tokens, the most tokens that "
                        "are guessed at a time; 4 is a beginning");
-    return MP_OK;
+    return mp_draft_head_wanted(&settings->run) && (config->drafts || config->draft_model)
+               ? check_head(config, s)
+               : MP_OK;
 }
 
 /* Before memory is planned: the plan sees what it leaves. */
@@ -267,9 +289,22 @@ static enum mp_status open_draft_model(const struct mp_settings *settings,
                                        const struct mp_session_config *config, struct mp_session *s)
 {
     if (!(wants_drafts(settings, config) || config->draft_model) ||
-        settings->run.draft_model[0] == '\0' || config->plan_only)
+        settings->run.draft_model[0] == '\0' || mp_draft_head_wanted(&settings->run) ||
+        config->plan_only)
         return MP_OK;
     return mp_draft_model_open(settings, config, s, &s->draft_model);
+}
+
+/* Its experts have a share of the budget, which is known when memory is planned. */
+static enum mp_status plan_memory(const struct mp_settings *settings,
+                                  const struct mp_session_config *config, struct mp_session *s)
+{
+    const bool head = wants_drafts(settings, config) && mp_draft_head_wanted(&settings->run);
+    enum mp_status status = mp_memory_plan_make(settings, config, head, s);
+
+    if (status == MP_OK && head && !config->plan_only)
+        status = mp_draft_head_open(settings, config, s, &s->draft_model);
+    return status;
 }
 
 static void start_live(const struct mp_settings *settings, const struct mp_session_config *config,
@@ -298,6 +333,8 @@ static enum mp_status open_model(const struct mp_settings *settings,
 
     if (status == MP_OK)
         status = mp_model_config_load(s->checkpoint, &s->model);
+    if (status == MP_OK && config->drafting)
+        mp_drafting_config(&s->model);
     if (status == MP_OK)
         status = check_drafts(settings, config, s);
     if (status == MP_OK)
@@ -316,7 +353,7 @@ static enum mp_status open_model(const struct mp_settings *settings,
                                    s->model.experts_per_token, &s->forced_routing);
     if (status == MP_OK) {
         read_facts(&settings->run, config, s);
-        status = mp_memory_plan_make(settings, config, s);
+        status = plan_memory(settings, config, s);
     }
     if (status == MP_OK && !config->plan_only && config->before_load != NULL)
         status = config->before_load(config->before_load_ctx);
@@ -365,6 +402,8 @@ static enum mp_status open_drafts(const struct mp_settings *settings,
 
     if (!wants_drafts(settings, config))
         return MP_OK;
+    if (mp_draft_head_wanted(&settings->run))
+        mp_draft_head_share(s->draft_model, s->weights);
     if (drafts.source == NULL || drafts.ahead > 0)
         status = mp_draft_lookup_create(config->sequences, s->engine_config.ctx, &lookup);
     if (status != MP_OK)
@@ -419,7 +458,7 @@ enum mp_status mp_session_open(const struct mp_settings *settings,
         mp_session_close(session);
         return status;
     }
-    if (mp_checkpoint_warning(session->checkpoint) != NULL)
+    if (mp_checkpoint_warning(session->checkpoint) != NULL && !config->drafting)
         mp_log_warn("model", "%s", mp_checkpoint_warning(session->checkpoint));
     if (session->weights != NULL && session->weights->extra_tensors > 0)
         warn_extra(session->weights);

@@ -48,12 +48,19 @@ struct mp_session_config {
     bool no_engine;        /* stop after weights are read: engine is NULL */
     bool drafts;           /* as the settings say */
     bool draft_model;      /* if the settings name one, for the caller: session.draft_model */
+    bool drafting;         /* the model's layer that drafts, alone (engine/model/drafting.h) */
     uint64_t kept_bytes;   /* of RAM, for prompts that the caller keeps; or MP_KEPT_AUTO */
     uint64_t memory_bytes; /* of RAM for everything, divided by the plan; 0: as the settings say */
     const struct mp_session *machine; /* whose topology, device and pool are used; it outlives this
                                          session. Or NULL: those that the settings say */
     const char *command; /* as `moepager top` shows it; NULL: it does not show this session */
     bool no_sidecars;    /* do not load calibration and trained predictors */
+};
+
+/* Of a layer that drafts, if it is used: all but its experts, these, the least that they get (one
+ * token's), and their share, which is that of the model's. */
+struct mp_draft_memory {
+    uint64_t resident_bytes, expert_bytes, smallest_bytes, full_bytes, budget_bytes;
 };
 
 /* Bytes by purpose: of RAM; with a device the first six members are of its memory. */
@@ -67,6 +74,7 @@ struct mp_memory_plan {
     uint64_t shared_bytes, sequences_bytes;
     uint64_t budget_bytes; /* for routed experts; `full_bytes` if it is for all */
     uint64_t smallest_bytes, full_bytes;
+    struct mp_draft_memory draft;
     uint64_t total_bytes;  /* of all these; UINT64_MAX: beyond 2^64 */
     uint32_t slices;       /* that each expert is stored in */
     uint64_t room_bytes;   /* what this process can still allocate; UINT64_MAX: unknown */

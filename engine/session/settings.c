@@ -46,8 +46,8 @@ static const struct mp_opt run_opts[] = {
         "--deterministic is always as many as are guessed. 0: none."),
     MP_OPT_TEXT("DRAFT_MODEL", struct mp_run_settings, draft_model, "",
                 "Directory of a small model with the same tokens, all of it in memory, that makes "
-                "the guesses of --draft-tokens, and of --lookahead where that pays; empty: they "
-                "come from the text."),
+                "the guesses of --draft-tokens, and of --lookahead where that pays; mtp: the layer "
+                "that some models have for this; empty: they come from the text."),
     MP_OPT(MP_OPT_U64, "LOOKAHEAD", struct mp_run_settings, lookahead, "0", 0, MP_DRAFT_AHEAD_MAX,
            "Guess from the ids of the tokens being processed, and of so many guessed ones after "
            "them, which experts later layers choose, and read those ahead; 0: do not."),

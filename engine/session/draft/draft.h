@@ -25,6 +25,7 @@ struct mp_draft {
     uint8_t kind[MP_DRAFT_LONGEST]; /* below MP_DRAFT_KINDS */
 };
 
+struct mp_batch;
 struct mp_draft_source;
 
 struct mp_draft_source_ops {
@@ -36,6 +37,11 @@ struct mp_draft_source_ops {
 
     /* A text has one more token. No effect past the longest text. */
     void (*push)(struct mp_draft_source *source, uint32_t text, uint32_t token);
+
+    /* Optional: the model has run this batch, the tokens of which are pushed before or behind it,
+     * guesses that were right, or wrong; states as mp_engine_states(). */
+    enum mp_status (*seen)(struct mp_draft_source *source, const struct mp_batch *batch,
+                           const float *states) MP_MUST_CHECK;
 
     /* Guess at most `most` tokens, 1..MP_DRAFT_LONGEST, after those of the text. */
     enum mp_status (*guess)(struct mp_draft_source *source, uint32_t text, uint32_t most,

@@ -8,6 +8,7 @@
 
 #include <stdlib.h>
 
+#include "engine/forward/engine.h"
 #include "engine/session/draft/faster.h"
 #include "vmm/base/assert.h"
 #include "vmm/base/error.h"
@@ -95,6 +96,15 @@ void mp_drafts_push(struct mp_drafts *drafts, uint32_t sequence, uint32_t token)
     config->source->ops->push(config->source, sequence, token);
     if (config->quick != NULL)
         config->quick->ops->push(config->quick, sequence, token);
+}
+
+enum mp_status mp_drafts_seen(struct mp_drafts *drafts, struct mp_engine *engine,
+                              const struct mp_batch *batch)
+{
+    struct mp_draft_source *source = drafts->config.source;
+
+    return source->ops->seen != NULL ? source->ops->seen(source, batch, mp_engine_states(engine))
+                                     : MP_OK;
 }
 
 /* The draft that a source which takes time would give: as sure as its surest kind. */
@@ -187,6 +197,7 @@ enum mp_status mp_drafts_plan(struct mp_drafts *drafts, const uint32_t *sequence
     enum mp_status status;
 
     mp_assert(count > 0 && count <= SEQUENCES_MAX);
+    drafts->config.source->late_ns = 0; /* of a prompt: before this step */
     most = most < total / count ? most : total / count;
     k = most;
     if (!quick && !drafts->config.always) {

@@ -48,6 +48,12 @@ void mp_drafts_begin(struct mp_drafts *drafts);
 /* A sequence has one more token: of its prompt, or generated. */
 void mp_drafts_push(struct mp_drafts *drafts, uint32_t sequence, uint32_t token);
 
+/* The engine has run a batch of these sequences. */
+struct mp_batch;
+struct mp_engine;
+enum mp_status mp_drafts_seen(struct mp_drafts *drafts, struct mp_engine *engine,
+                              const struct mp_batch *batch) MP_MUST_CHECK;
+
 /*
  * Before a step of `count` sequences: what to check. room(count): most guesses that the sequence
  * can take. total: most guesses of all together. Results are read with mp_drafts_of().

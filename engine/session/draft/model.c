@@ -166,8 +166,7 @@ static void take_arrays(struct model *model, struct mp_arena *arena)
     model->want = mp_arena_take(arena, most, 1);
 }
 
-/* The settings of a model that is all resident, so that policies have nothing to decide. */
-static void settings_of(const struct mp_settings *settings, struct mp_settings *own)
+void mp_draft_settings(const struct mp_settings *settings, struct mp_settings *own)
 {
     *own = *settings;
     own->run.budget = (struct mp_share){ .kind = MP_SHARE_ALL };
@@ -214,7 +213,7 @@ enum mp_status mp_draft_model_open(const struct mp_settings *settings,
 
     if (model == NULL)
         return mp_fail_no_memory("drafts", sizeof(*model));
-    settings_of(settings, &own);
+    mp_draft_settings(settings, &own);
     model->super.ops = &model_ops;
     model->texts = outer->sequences;
     status = mp_session_open(&own, &config, &model->session);

@@ -25,6 +25,10 @@ enum mp_status mp_draft_model_open(const struct mp_settings *settings,
                                    const struct mp_session *session,
                                    struct mp_draft_source **source_p) MP_MUST_CHECK;
 
+/* The settings of a model that drafts for one with `settings`: all resident, so that policies have
+ * nothing to decide, and nothing that guesses for it. */
+void mp_draft_settings(const struct mp_settings *settings, struct mp_settings *own);
+
 /*
  * For a source that mp_draft_model_open() made: does an id mean the same to both models? With
  * tokenizers each id of both is compared; ids that only one has are no error, and never guessed.
