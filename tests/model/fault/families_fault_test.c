@@ -1,7 +1,7 @@
 /*
  * Runs of families with state or paths of their own, with every call that can fail made to fail
  * (engine_fault_run.h): latent attention, delta networks, short convolutions, sinks with experts in
- * MXFP4, layers with heads of another size.
+ * MXFP4, layers with heads of another size, layers that draft tokens.
  *
  * Variants: once, the first of them, each call in one way, with a ring; full, all of them in every
  * way, also with threads that read.
@@ -17,16 +17,16 @@
 /* Recurrent layers cannot take back a wrong guess. */
 static const struct family {
     const char *name;
-    bool goes_back;
+    const char *drafts; /* struct fault_run, draft_model */
 } families[] = {
-    { DATA "deepseek_v2-a", true },
-    { DATA "qwen3_next-a", false },
-    { DATA "lfm2_moe-a", false },
-    { DATA "gpt_oss-mxfp4", true },
-    { DATA "gemma4_text-a", true },
+    { DATA "deepseek_v3-draft", "mtp" },
+    { DATA "qwen3_next-a", NULL },
+    { DATA "lfm2_moe-a", NULL },
+    { DATA "gpt_oss-mxfp4", "" },
+    { DATA "gemma4_text-a", "" },
     /* Much as the first two. */
-    { DATA "deepseek_v3-a", true },
-    { DATA "qwen3_5_moe_text-a", false },
+    { DATA "deepseek_v2-a", "" },
+    { DATA "qwen3_5_moe_text-a", NULL },
 };
 
 #define ONCE 5
@@ -37,7 +37,7 @@ int main(int argc, char **argv)
 
     (void)fault_run_init(!full);
     for (size_t i = 0; i < (full ? MP_ARRAY_LEN(families) : ONCE); i++) {
-        const char *name = families[i].name, *drafts = families[i].goes_back ? "" : NULL;
+        const char *name = families[i].name, *drafts = families[i].drafts;
         const struct fault_run ring = { name, name, "cpu", MP_IO_AUTO, true, "gate-lru", drafts };
         const struct fault_run threads = {
             name, name, "cpu", MP_IO_BUFFERED, false, "lru", drafts

@@ -2,6 +2,7 @@
 #include <jansson.h>
 #include <math.h>
 
+#include "engine/model/drafting.h"
 #include "engine/text/tokenizer.h"
 #include "tests/model/gguf/to_gguf_int.h"
 #include "vmm/format/gguf.h"
@@ -232,6 +233,7 @@ static void put_numbers(struct writer *w)
     const struct mp_model_config *c = &w->config;
     const bool llama = strcmp(w->arch->keys.expert_ffn, "feed_forward_length") == 0;
     const bool same = strcmp(w->arch->name, "minimax-m2") == 0;
+    const uint32_t drafting = mp_drafting_there(w->checkpoint, c);
     const uint32_t dense = c->dense_ffn != 0 ? c->dense_ffn : same ? c->expert_ffn : 4 * c->hidden;
 
     entry(w, "general:architecture", MP_GGUF_STRING, 0, w->job->arch);
@@ -239,7 +241,9 @@ static void put_numbers(struct writer *w)
     entry(w, "vocab_size", MP_GGUF_U32, c->vocab, NULL);
     entry(w, "context_length", MP_GGUF_U32, c->positions_max, NULL);
     entry(w, "embedding_length", MP_GGUF_U32, c->hidden, NULL);
-    entry(w, "block_count", MP_GGUF_U32, c->layers, NULL);
+    entry(w, "block_count", MP_GGUF_U32, c->layers + drafting, NULL);
+    if (drafting > 0)
+        entry(w, w->arch->keys.drafting, MP_GGUF_U32, drafting, NULL);
     entry(w, "feed_forward_length", MP_GGUF_U32,
           w->arch->wide ? c->shared_ffn
           : llama       ? c->expert_ffn

@@ -1,4 +1,5 @@
 /* A model directory as a GGUF file: its tensors; see to_gguf.h. */
+#include "engine/model/drafting.h"
 #include "kernels/cpu/quant/encode.h"
 #include "tests/model/gguf/to_gguf_int.h"
 #include "vmm/format/gguf_types.h"
@@ -133,7 +134,7 @@ static FILE *begin_role(struct writer *w, enum mp_role role, uint32_t layer, uin
     char name[128];
 
     mp_arch_format(name, sizeof(name), w->arch->names[role].name,
-                   &(struct mp_name_numbers){ .layer = layer });
+                   &(struct mp_name_numbers){ .layer = w->config.first_layer + layer });
     return to_gguf_begin(w, name, MP_WTYPE_F32, shape, 2);
 }
 
@@ -175,7 +176,7 @@ static void put_role(struct writer *w, enum mp_role role, uint32_t layer)
         return;
     mp_arch_format(name, sizeof(name),
                    second ? w->arch->names[role].other : w->arch->names[role].name,
-                   &(struct mp_name_numbers){ .layer = layer });
+                   &(struct mp_name_numbers){ .layer = w->config.first_layer + layer });
     if (w->job->leave != NULL && strcmp(w->job->leave, name) == 0)
         return;
     if (info->cols != MP_DIM_NONE)
@@ -199,7 +200,7 @@ static void put_latent_part(struct writer *w, uint32_t layer, enum mp_role role)
 
     CHECK(row != NULL && block != NULL);
     mp_arch_format(name, sizeof(name), w->arch->names[role].name,
-                   &(struct mp_name_numbers){ .layer = layer });
+                   &(struct mp_name_numbers){ .layer = w->config.first_layer + layer });
     data = to_gguf_begin(w, name, blocks ? MP_WTYPE_Q8_0 : all->type, shape, 3);
     for (uint64_t i = 0; i < shape[0] * shape[1]; i++) {
         const uint64_t head = i / shape[1], at = i % shape[1];
@@ -311,7 +312,7 @@ static void put_experts(struct writer *w, uint32_t layer)
         FILE *data;
 
         mp_arch_format(name, sizeof(name), both ? w->arch->fused_gate_up : w->arch->stacked[p],
-                       &(struct mp_name_numbers){ .layer = layer });
+                       &(struct mp_name_numbers){ .layer = w->config.first_layer + layer });
         data = to_gguf_begin(w, name, type, shape, 3);
         for (uint32_t e = 0; e < E; e++) {
             if (both)
@@ -343,14 +344,8 @@ static void put_lists(struct writer *w)
     }
 }
 
-void to_gguf_tensors(struct writer *w)
+static void put_layers(struct writer *w)
 {
-    for (int role = 0; role < MP_ROLE_LAYER; role++)
-        put_role(w, (enum mp_role)role, 0);
-    if (w->arch->wide)
-        put_divisors(w);
-    else if (w->job->divisors != NULL)
-        put_lists(w);
     for (uint32_t layer = 0; layer < w->config.layers; layer++) {
         for (int role = MP_ROLE_LAYER; role < MP_ROLE_COUNT; role++)
             put_role(w, (enum mp_role)role, layer);
@@ -363,5 +358,35 @@ void to_gguf_tensors(struct writer *w)
         if (w->config.linear[layer] && w->config.delta.key_heads > 0)
             to_gguf_delta(w, layer);
     }
+}
+
+/* The layer behind the others, which drafts tokens, is a model of its own. */
+static void put_drafting(struct writer *w)
+{
+    const struct mp_model_config config = w->config;
+    struct mp_weights *weights = w->weights;
+
+    mp_drafting_config(&w->config);
+    CHECK_EQ(mp_weights_load(w->checkpoint, &w->config, NULL, NULL, &w->weights), MP_OK);
+    for (int role = 0; role < MP_ROLE_LAYER; role++)
+        put_role(w, (enum mp_role)role, 0);
+    put_layers(w);
+    end_rounded(w);
+    mp_weights_destroy(w->weights);
+    w->weights = weights;
+    w->config = config;
+}
+
+void to_gguf_tensors(struct writer *w)
+{
+    for (int role = 0; role < MP_ROLE_LAYER; role++)
+        put_role(w, (enum mp_role)role, 0);
+    if (w->arch->wide)
+        put_divisors(w);
+    else if (w->job->divisors != NULL)
+        put_lists(w);
+    put_layers(w);
+    if (mp_drafting_there(w->checkpoint, &w->config))
+        put_drafting(w);
     end_rounded(w);
 }

@@ -202,6 +202,34 @@ static void a_reader_that_has_seen_enough_is_no_error(void)
     mp_trace_reader_destroy(reader);
 }
 
+static void info_says_whether_a_model_drafts(void)
+{
+    static const char *const models[] = { CLI_MODEL, "tests/data/models/glm4_moe-draft" };
+    struct cli_result result;
+
+    for (size_t i = 0; i < 2; i++) {
+        json_t *info = cli_json(ARGS("info", "--model", models[i], "--json"));
+        json_t *layer = json_object_get(json_object_get(info, "model"), "drafting_layer");
+
+        CHECK(json_is_boolean(layer) && json_is_true(layer) == (i == 1));
+        json_decref(info);
+        cli_run(ARGS("info", "--model", models[i]), &result);
+        CHECK((strstr(result.out, "--draft-model mtp") != NULL) == (i == 1));
+        cli_free(&result);
+    }
+}
+
+static void a_model_drafts_for_itself(void)
+{
+    json_t *json = cli_json(ARGS("bench", "--model", "tests/data/models/glm4_moe-draft",
+                                 "--draft-model", "mtp", "--draft-tokens", "2", "--deterministic",
+                                 "--prompt-tokens", "4", "--gen-tokens", "8", "--json"));
+    json_t *run = json_array_get(json_object_get(json, "runs"), 0);
+
+    CHECK(json_integer_value(json_object_get(run, "drafted_tokens")) > 0);
+    json_decref(json);
+}
+
 /* The same code and one line, whoever is asked. */
 static void a_model_that_is_missing_is_the_same_error_everywhere(void)
 {
@@ -398,6 +426,8 @@ int main(int argc, char **argv)
     RUN(bench_takes_the_tokens_of_a_file);
     RUN(an_output_that_is_gone_is_an_error);
     RUN(a_reader_that_has_seen_enough_is_no_error);
+    RUN(info_says_whether_a_model_drafts);
+    RUN(a_model_drafts_for_itself);
     RUN(a_model_that_is_missing_is_the_same_error_everywhere);
     RUN(files_that_cannot_be_written_are_named);
     RUN(closed_descriptors_are_not_reused);
