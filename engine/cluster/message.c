@@ -341,7 +341,8 @@ enum mp_status mp_message_parse(const void *data, size_t bytes,
     case MP_MESSAGE_STATS: return parse_stats(limits, body, message_p);
     case MP_MESSAGE_PLACE: return parse_place(limits, body, message_p);
     case MP_MESSAGE_RESULT: return parse_result(body, message_p);
-    case MP_MESSAGE_LEAVE: return parse_leave(limits, body, message_p);
+    case MP_MESSAGE_LEAVE:
+    case MP_MESSAGE_LEFT: return parse_leave(limits, body, message_p);
     case MP_MESSAGE_HAVE: return parse_have(limits, body, message_p);
     case MP_MESSAGE_FETCH: return parse_fetch(limits, head);
     case MP_MESSAGE_BYTES: return parse_bytes(limits, body, message_p);

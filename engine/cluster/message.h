@@ -36,6 +36,7 @@
     X(GIVEUP, "give up") /* a placement will not be in use */                 \
     X(LEAVE, "leave")    /* experts that are to leave memory here */          \
     X(HAVE, "have")      /* of those, what is in memory here */               \
+    X(LEFT, "left")      /* of what was to leave here, what has */            \
     X(FETCH, "fetch")    /* one expert's bytes, please */                     \
     X(BYTES, "bytes")    /* they are these */
 
@@ -52,10 +53,10 @@ struct mp_message_head {
     uint32_t magic, kind;
     uint32_t bytes;  /* of the message, with this head */
     uint32_t epoch;  /* of the sender's placement; GATE, OPEN, STAY: number of the attempt; LEAVE,
-                        HAVE: of the move */
+                        HAVE, LEFT: of the move */
     uint64_t id;     /* of the call; RESULT: number of requests; TAKE: the request */
     uint32_t layer;  /* of CALL, REPLY, FETCH and BYTES */
-    uint32_t groups; /* CALL, LEAVE, HAVE: experts; FETCH, BYTES: the expert */
+    uint32_t groups; /* CALL, LEAVE, HAVE, LEFT: experts; FETCH, BYTES: the expert */
     uint32_t tokens, rows;
 };
 
@@ -110,7 +111,7 @@ struct mp_message {
     const double *call_s, *row_s;            // (ranks): STATS, finite, >= 0
     const uint16_t *device;                  // (ranks, layers, experts): PLACE, 0 or 1
     const struct mp_message_result *results; // (head->id)
-    const uint32_t *leaving;                 // (head->groups): LEAVE, ids, ascending
+    const uint32_t *leaving;                 // (head->groups): LEAVE, LEFT, ids, ascending
     const struct mp_message_copy *copies;    // (head->groups): HAVE, ascending by id
     const uint64_t *hash;                    // BYTES: mp_hash_bytes() of what follows
     const void *bytes;                       // BYTES: (bytes_count), checked against that

@@ -125,6 +125,7 @@ static enum mp_status take(struct mp_rank *rank, uint32_t from, const struct mp_
     case MP_MESSAGE_GIVEUP: mp_rank_take_give_up(rank, message->head->epoch); break;
     case MP_MESSAGE_LEAVE: mp_rank_take_leaving(rank, from, message); break;
     case MP_MESSAGE_HAVE: mp_rank_take_copies(rank, from, message); break;
+    case MP_MESSAGE_LEFT: mp_rank_take_left(rank, from, message); break;
     case MP_MESSAGE_FETCH: mp_rank_take_fetch(rank, from, message); break;
     case MP_MESSAGE_BYTES: mp_rank_take_bytes(rank, from, message); break;
     case MP_MESSAGE_RESULT: return mp_rank_take_results(rank, message);
@@ -313,6 +314,7 @@ static enum mp_status allocate(struct mp_rank *rank)
     rank->seen = calloc(ids, 1);
     rank->no_fetch = calloc(ids, 1);
     rank->live = calloc(ids, sizeof(uint64_t));
+    rank->left = calloc(ids, sizeof(uint64_t));
     rank->wanted = calloc(ids, sizeof(uint64_t));
     rank->told = calloc(ids, sizeof(uint64_t));
     rank->wanted_move = calloc(ids, sizeof(uint32_t));
@@ -323,7 +325,7 @@ static enum mp_status allocate(struct mp_rank *rank)
         rank->calls == NULL || rank->sum_tokens == NULL || rank->sum_calls == NULL ||
         rank->rank_seconds == NULL || rank->rank_steps == NULL || rank->call_s == NULL ||
         rank->row_s == NULL || rank->slots == NULL || rank->keeps == NULL || rank->drops == NULL ||
-        rank->seen == NULL || rank->no_fetch == NULL || rank->live == NULL ||
+        rank->seen == NULL || rank->no_fetch == NULL || rank->live == NULL || rank->left == NULL ||
         rank->wanted == NULL || rank->told == NULL || rank->wanted_move == NULL ||
         rank->expert == NULL)
         return mp_fail_no_memory("a rank", rank->message_bytes_max + rows * l->hidden * 4 +
@@ -421,6 +423,7 @@ void mp_rank_destroy(struct mp_rank *rank)
     free(rank->live);
     free(rank->wanted);
     free(rank->told);
+    free(rank->left);
     free(rank->wanted_move);
     free(rank->expert);
     free(rank->all.list);

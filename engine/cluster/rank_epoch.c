@@ -424,6 +424,8 @@ enum mp_status mp_rank_follow_epoch(struct mp_rank *rank)
         return MP_OK;
     if (rank->shrunk && rank->copying && cannot_come(rank))
         go_back(rank);
+    else if (rank->shrunk) /* nobody relies on what the dead one has, and it on nobody */
+        mp_rank_keep(rank);
     rank->shrunk = false;
     follow_copies(rank);
     if (rank->welcomes && scheduler != rank->self)

@@ -123,9 +123,12 @@ struct mp_rank {
     /* The move to the placement that is there or comes (rank_move.c). */
     uint32_t move;         /* its number; 0: none yet */
     bool untold;           /* somebody waits to hear of a copy here */
+    bool dropping;         /* something may still be to leave memory here */
+    bool unleft;           /* some rank is to hear what has left it */
     uint8_t *drops;        // (ids): in memory here, and not to be kept
+    uint64_t *left;        // (ids): bits of ranks that are to hear that it has left
     uint64_t *live;        // (ids): bits of ranks that have said they have it
-    uint64_t *wanted;      // (ids): of ranks that drop it, in move wanted_move[id]
+    uint64_t *wanted;      // (ids): of ranks that have it and drop it, in move wanted_move[id]
     uint32_t *wanted_move; // (ids)
     uint64_t *told;        // (ids): of ranks that were told it is here
     uint8_t *seen;         // (ids): was in memory at some time of this move
@@ -195,7 +198,10 @@ void mp_rank_begin_move(struct mp_rank *rank, uint32_t move);
 void mp_rank_keep(struct mp_rank *rank);
 void mp_rank_take_leaving(struct mp_rank *rank, uint32_t from, const struct mp_message *message);
 void mp_rank_take_copies(struct mp_rank *rank, uint32_t from, const struct mp_message *message);
-/* Say what has come into memory, to those who wait for it. Between two layers. */
+void mp_rank_take_left(struct mp_rank *rank, uint32_t from, const struct mp_message *message);
+/* Say what has come into memory, to those who wait for it, and what has left it. Between two
+ * layers.
+ */
 void mp_rank_tell_copies(struct mp_rank *rank);
 /* Has all that the target gives this rank been in its memory since the move began? What a demand
  * has taken since is read again. */

@@ -3,6 +3,8 @@
  * to drop experts lists them (LEAVE); whoever keeps one of those says so when it is in its memory,
  * with a hash of the bytes there (HAVE), which is compared with those here. So there is a copy at
  * every moment, also if a rank that was to get one dies, or a read fails: then nobody says HAVE.
+ * What was told to be here stays as long as somebody has yet to drop it; who has says so (LEFT).
+ * From then on a demand may take its place, as that of all that is kept.
  *
  * A move has a number, twice the epoch, and one more if the placement is given up and all go back;
  * what was said in another move does not count. In one move a rank believes those who keep the
@@ -62,26 +64,60 @@ static bool is_elsewhere(const struct mp_rank *rank, uint32_t server, uint32_t i
     return false;
 }
 
+/* Is it in memory, to be dropped? Once it has left all are to hear of it. */
+static bool is_dropping(struct mp_rank *rank, uint32_t id)
+{
+    if (rank->drops[id] != 0 && !mp_pager_has(pager_of(rank), id)) {
+        rank->drops[id] = 0;
+        rank->left[id] = UINT64_MAX;
+        rank->unleft = true;
+    }
+    return rank->drops[id] != 0;
+}
+
+/* Has another rank, which is yet to drop the expert, been told that it is here? */
+static bool is_relied_on(const struct mp_rank *rank, uint32_t id)
+{
+    uint32_t p = 0;
+
+    if (rank->told[id] == 0 || rank->wanted_move[id] != rank->move)
+        return false;
+    while (p < rank->ranks &&
+           ((rank->wanted[id] & bit_of(p)) == 0 || rank->peer[p].state == MP_PEER_LOST))
+        p++;
+    return p < rank->ranks;
+}
+
 /* keeps := what this rank is to have, and what must not leave yet. */
 void mp_rank_keep(struct mp_rank *rank)
 {
     for (uint32_t id = 0; id < rank->ids; id++) {
-        rank->drops[id] &= mp_pager_has(pager_of(rank), id);
-        if (will_keep(rank, rank->self, id)) /* what others rely on stays */
-            rank->keeps[id] = rank->told[id] != 0 ? MP_PLACED_SOLE : MP_PLACED_KEEP;
+        const bool drops = is_dropping(rank, id);
+
+        if (will_keep(rank, rank->self, id))
+            rank->keeps[id] = is_relied_on(rank, id) ? MP_PLACED_SOLE : MP_PLACED_KEEP;
         else
-            rank->keeps[id] = rank->drops[id] && !is_elsewhere(rank, rank->self, id)
-                                  ? MP_PLACED_SOLE
-                                  : MP_PLACED_NOT;
+            rank->keeps[id] =
+                drops && !is_elsewhere(rank, rank->self, id) ? MP_PLACED_SOLE : MP_PLACED_NOT;
     }
     mp_pager_place(pager_of(rank), rank->keeps);
+}
+
+/* rank->out := a message with the ids behind its head; returns its bytes. */
+static uint32_t make_list(struct mp_rank *rank, enum mp_message_kind kind, uint32_t count)
+{
+    struct mp_message_head *head = rank->out;
+
+    mp_rank_head(rank, head, kind, sizeof(*head) + count * sizeof(uint32_t));
+    head->epoch = rank->move;
+    head->groups = count;
+    return head->bytes;
 }
 
 /* Tell all what is to leave here. */
 static void send_leaving(struct mp_rank *rank)
 {
-    struct mp_message_head *head = rank->out;
-    uint32_t *id_of = (uint32_t *)(head + 1), count = 0;
+    uint32_t *id_of = (uint32_t *)((struct mp_message_head *)rank->out + 1), count = 0, bytes;
 
     for (uint32_t id = 0; id < rank->ids; id++) {
         if (rank->drops[id] && !is_elsewhere(rank, rank->self, id))
@@ -90,13 +126,42 @@ static void send_leaving(struct mp_rank *rank)
     rank->leave_ns = mp_rank_now_ns(rank);
     if (count == 0)
         return;
-    mp_rank_head(rank, head, MP_MESSAGE_LEAVE, sizeof(*head) + count * sizeof(*id_of));
-    head->epoch = rank->move;
-    head->groups = count;
+    bytes = make_list(rank, MP_MESSAGE_LEAVE, count);
     for (uint32_t p = 0; p < rank->ranks; p++) {
         if (p != rank->self)
-            (void)mp_rank_send(rank, p, head, head->bytes);
+            (void)mp_rank_send(rank, p, rank->out, bytes);
     }
+}
+
+/* Tell a rank what has left; what it could not be told it is told again. */
+static bool send_left(struct mp_rank *rank, uint32_t to)
+{
+    uint32_t *id_of = (uint32_t *)((struct mp_message_head *)rank->out + 1), count = 0;
+
+    for (uint32_t id = 0; id < rank->ids; id++) {
+        if ((rank->left[id] & bit_of(to)) != 0)
+            id_of[count++] = id;
+    }
+    if (count > 0 && rank->peer[to].state != MP_PEER_LOST &&
+        !mp_rank_send(rank, to, rank->out, make_list(rank, MP_MESSAGE_LEFT, count)))
+        return false;
+    for (uint32_t id = 0; id < rank->ids; id++)
+        rank->left[id] &= ~bit_of(to);
+    return true;
+}
+
+static void tell_what_left(struct mp_rank *rank)
+{
+    bool dropping = false;
+
+    for (uint32_t id = 0; id < rank->ids && rank->dropping; id++)
+        dropping |= is_dropping(rank, id);
+    rank->dropping = dropping;
+    if (!rank->unleft)
+        return;
+    rank->unleft = false;
+    for (uint32_t p = 0; p < rank->ranks; p++)
+        rank->unleft |= p != rank->self && !send_left(rank, p);
 }
 
 void mp_rank_begin_move(struct mp_rank *rank, uint32_t move)
@@ -104,11 +169,11 @@ void mp_rank_begin_move(struct mp_rank *rank, uint32_t move)
     for (uint32_t id = 0; id < rank->ids; id++) {
         rank->drops[id] = rank->keeps[id] != MP_PLACED_NOT && !will_keep(rank, rank->self, id) &&
                           anybody_keeps(rank, id) && mp_pager_has(pager_of(rank), id);
-        rank->live[id] = rank->told[id] = 0;
+        rank->live[id] = rank->told[id] = rank->left[id] = 0;
         rank->no_fetch[id] = rank->seen[id] = 0;
     }
     rank->move = move;
-    rank->untold = true;
+    rank->untold = rank->dropping = true;
     send_leaving(rank);
     mp_rank_keep(rank);
 }
@@ -148,8 +213,7 @@ void mp_rank_take_copies(struct mp_rank *rank, uint32_t from, const struct mp_me
     for (uint32_t i = 0; i < message->head->groups; i++) {
         const struct mp_message_copy *copy = &message->copies[i];
 
-        rank->drops[copy->id] &= mp_pager_has(pager_of(rank), copy->id);
-        if (rank->drops[copy->id] && hash_of(rank, copy->id) != copy->hash)
+        if (is_dropping(rank, copy->id) && hash_of(rank, copy->id) != copy->hash)
             mp_log_warn("cluster",
                         "rank %u has other bytes of expert %u of MoE layer %u, which stays here",
                         from, copy->id % rank->limits.experts, copy->id / rank->limits.experts);
@@ -157,6 +221,20 @@ void mp_rank_take_copies(struct mp_rank *rank, uint32_t from, const struct mp_me
             rank->live[copy->id] |= bit_of(from);
     }
     mp_rank_keep(rank);
+}
+
+void mp_rank_take_left(struct mp_rank *rank, uint32_t from, const struct mp_message *message)
+{
+    const uint32_t move = message->head->epoch;
+
+    for (uint32_t i = 0; i < message->head->groups; i++) {
+        const uint32_t id = message->leaving[i];
+
+        if (move == rank->wanted_move[id])
+            rank->wanted[id] &= ~bit_of(from);
+    }
+    if (move == rank->move)
+        mp_rank_keep(rank);
 }
 
 static bool waits_to_hear(const struct mp_rank *rank, uint32_t id)
@@ -203,6 +281,7 @@ void mp_rank_tell_copies(struct mp_rank *rank)
 
     if (rank->move > 0 && mp_rank_now_ns(rank) - rank->leave_ns > AGAIN_NS)
         send_leaving(rank); /* a full queue may have lost it, or what was said of it */
+    tell_what_left(rank);
     for (uint32_t id = 0; id < rank->ids && rank->untold; id++) {
         if (!waits_to_hear(rank, id) || (!will_keep(rank, rank->self, id) && !rank->drops[id]))
             continue;

@@ -39,13 +39,13 @@ static void read_call(const struct mp_message *message, const char *end)
 static void read_ids(const struct mp_message *message, const char *end)
 {
     const uint32_t count = message->head->groups;
-    const bool leave = message->head->kind == MP_MESSAGE_LEAVE;
+    const bool bare = message->head->kind != MP_MESSAGE_HAVE;
 
     for (uint32_t i = 0; i < count; i++)
-        FUZZ_CHECK((leave ? message->leaving[i] : message->copies[i].id) <
+        FUZZ_CHECK((bare ? message->leaving[i] : message->copies[i].id) <
                    limits.layers * limits.experts);
-    FUZZ_CHECK((leave ? (const char *)(message->leaving + count)
-                      : (const char *)(message->copies + count)) == end);
+    FUZZ_CHECK((bare ? (const char *)(message->leaving + count)
+                     : (const char *)(message->copies + count)) == end);
 }
 
 /* One of a thousand million random messages has the right hash, so it is put there. */
@@ -77,7 +77,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes)
     } else if (message.head->kind == MP_MESSAGE_REPLY) {
         FUZZ_CHECK((const char *)(message.values + message.head->rows * limits.hidden) ==
                    copy + bytes);
-    } else if (message.head->kind == MP_MESSAGE_LEAVE || message.head->kind == MP_MESSAGE_HAVE) {
+    } else if (message.head->kind == MP_MESSAGE_LEAVE || message.head->kind == MP_MESSAGE_HAVE ||
+               message.head->kind == MP_MESSAGE_LEFT) {
         read_ids(&message, copy + bytes);
     } else if (message.head->kind == MP_MESSAGE_BYTES) {
         FUZZ_CHECK(message.bytes_count > 0 && message.bytes_count <= limits.expert_bytes);

@@ -25,8 +25,13 @@ static void what_leaves_waits_until_another_rank_has_it(void)
     CHECK(has(0));
     wait_until_there(KEPT); /* there is room for what comes, beside it */
     say_have(1, 2, 0, right(0));
+    CHECK(!hear(0, MP_MESSAGE_LEFT, &said));
     press();
     CHECK(!has(0));
+    CHECK(hear(0, MP_MESSAGE_LEFT, &said));
+    CHECK(said.head.epoch == 2 && said.head.groups == 1 && *(uint32_t *)said.body == 0);
+    press();
+    CHECK(!hear(0, MP_MESSAGE_LEFT, &said));
     for (uint32_t id = 1; id <= KEPT; id++)
         wait_until_there(id);
     say_bare(0, MP_MESSAGE_SWITCH, 1);
@@ -216,6 +221,69 @@ static void who_waits_hears_of_copies(void)
     close_world();
 }
 
+/* What others were told to be here is kept from demands until they have dropped it, not longer;
+ * also beyond the switch. */
+static void what_is_relied_on_stays(void)
+{
+    open_world(NULL);
+    say_leaving(0, 2, KEPT);
+    say_leaving(1, 2, KEPT);
+    say_place(1, 1);
+    wait_until_there(KEPT);
+    turn(MS);
+    CHECK_EQ(w.rank->keeps[KEPT], MP_PLACED_SOLE);
+    say_id(0, MP_MESSAGE_LEFT, 2, KEPT);
+    say_id(1, MP_MESSAGE_LEFT, 1, KEPT);     /* in another move */
+    say_id(1, MP_MESSAGE_LEFT, 2, KEPT - 1); /* another expert */
+    say_bare(0, MP_MESSAGE_SWITCH, 1);
+    turn(MS);
+    CHECK_EQ(w.rank->report.epoch, 1);
+    CHECK_EQ(w.rank->keeps[KEPT], MP_PLACED_SOLE);
+    say_id(1, MP_MESSAGE_LEFT, 2, KEPT);
+    turn(MS);
+    CHECK_EQ(w.rank->keeps[KEPT], MP_PLACED_KEEP);
+    say_leaving(1, 2, KEPT); /* it went back, got it again, and is now to drop it after all */
+    turn(MS);
+    CHECK_EQ(w.rank->keeps[KEPT], MP_PLACED_SOLE);
+    close_world();
+}
+
+static void who_was_yet_to_drop_it_dies(void)
+{
+    open_world(NULL);
+    say_leaving(1, 2, KEPT);
+    say_place(1, 1);
+    wait_until_there(KEPT);
+    say_bare(0, MP_MESSAGE_SWITCH, 1);
+    turn(MS);
+    CHECK_EQ(w.rank->keeps[KEPT], MP_PLACED_SOLE);
+    loopback_kill(w.net, 1);
+    turn(MS);
+    CHECK_EQ(w.rank->report.lost, 1);
+    CHECK_EQ(w.rank->keeps[KEPT], MP_PLACED_KEEP);
+    close_world();
+}
+
+/* Who keeps its copies for another one hears of it also if its queue was full. */
+static void what_has_left_is_told_again(void)
+{
+    static struct said said;
+
+    open_world(NULL);
+    say_place(1, 1);
+    wait_until_there(KEPT);
+    say_have(1, 2, 0, right(0));
+    loopback_limit(w.net, 1); /* the answer to the first call fills it */
+    press();
+    CHECK(!has(0));
+    CHECK(!hear(0, MP_MESSAGE_LEFT, &said));
+    turn(MS);
+    CHECK(hear(0, MP_MESSAGE_LEFT, &said));
+    turn(MS);
+    CHECK(!hear(0, MP_MESSAGE_LEFT, &said));
+    close_world();
+}
+
 /* The link was cut when the placement went round, and all others have switched: rank 2 goes on with
  * the one it had and answers for that, until it gets the new one with the word to use it. */
 static void a_placement_that_did_not_come(void)
@@ -363,6 +431,9 @@ int main(void)
     RUN(who_alone_kept_some_dies);
     RUN(the_copy_fails);
     RUN(who_waits_hears_of_copies);
+    RUN(what_is_relied_on_stays);
+    RUN(who_was_yet_to_drop_it_dies);
+    RUN(what_has_left_is_told_again);
     RUN(a_placement_that_did_not_come);
     RUN(who_missed_a_placement_gets_it);
     RUN(what_has_come_is_computed_before_the_switch);

@@ -103,12 +103,18 @@ static inline void say_have(uint32_t from, uint32_t move, uint32_t id, uint64_t 
     say(from, &said, MP_MESSAGE_HAVE, sizeof(struct mp_message_copy));
 }
 
-static inline void say_leaving(uint32_t from, uint32_t move, uint32_t id)
+/* LEAVE or LEFT */
+static inline void say_id(uint32_t from, enum mp_message_kind kind, uint32_t move, uint32_t id)
 {
     struct said said = { .head = { .epoch = move, .groups = 1 } };
 
     memcpy(said.body, &id, sizeof(id));
-    say(from, &said, MP_MESSAGE_LEAVE, sizeof(id));
+    say(from, &said, kind, sizeof(id));
+}
+
+static inline void say_leaving(uint32_t from, uint32_t move, uint32_t id)
+{
+    say_id(from, MP_MESSAGE_LEAVE, move, id);
 }
 
 static inline void say_bytes(uint32_t from, const struct mp_message_head *asked)

@@ -102,7 +102,8 @@ static void right_ones(void)
             kind == MP_MESSAGE_SWITCH || kind == MP_MESSAGE_DONE || kind == MP_MESSAGE_RESULT ||
             kind == MP_MESSAGE_GATE || kind == MP_MESSAGE_OPEN || kind == MP_MESSAGE_STAY ||
             kind == MP_MESSAGE_WANT || kind == MP_MESSAGE_TAKE || kind == MP_MESSAGE_LEAVE ||
-            kind == MP_MESSAGE_HAVE || kind == MP_MESSAGE_GIVEUP || kind == MP_MESSAGE_FETCH;
+            kind == MP_MESSAGE_HAVE || kind == MP_MESSAGE_LEFT || kind == MP_MESSAGE_GIVEUP ||
+            kind == MP_MESSAGE_FETCH;
 
         CHECK(mp_message_kind_name(kind)[0] != '\0');
         if (bare)
@@ -270,9 +271,12 @@ static void lists_of_experts(void)
     made = make_have();
     made.head->groups = UINT32_MAX;
     is_refused(made, "the length");
-    made = make(MP_MESSAGE_LEAVE, 2 * sizeof(uint32_t));
-    made.head->groups = 2;
-    is_refused(made, "the order of experts");
+    for (enum mp_message_kind kind = MP_MESSAGE_LEAVE; kind <= MP_MESSAGE_LEFT;
+         kind += MP_MESSAGE_LEFT - MP_MESSAGE_LEAVE) {
+        made = make(kind, 2 * sizeof(uint32_t));
+        made.head->groups = 2;
+        is_refused(made, "the order of experts");
+    }
     made = make(MP_MESSAGE_LEAVE, sizeof(uint32_t));
     made.head->groups = 1;
     memset(made.head + 1, 0xff, sizeof(uint32_t));
