@@ -540,14 +540,25 @@ endforeach()
 mp_test(unit/policy/policy_test LIBS mp_policy)
 mp_test(unit/policy/predict_prefetch_test LIBS mp_policy)
 mp_test(unit/policy/assign/presched_test LIBS mp_policy)
-# Sanitizers see ranks as threads; MPI's own memory is not theirs to judge.
-if(TARGET moepager_mpi AND NOT sanitizers AND NOT MP_COVERAGE)
+if(TARGET moepager_mpi)
     # The one beside the module's compiler: the first in PATH may be another MPI's.
     get_filename_component(mpirun ${MPI_C_COMPILER} DIRECTORY)
     set(mpirun ${mpirun}/mpirun)
     if(NOT EXISTS ${mpirun})
         set(mpirun mpirun)
     endif()
+endif()
+# Sanitizers see ranks as threads, but for two under mpirun. What MPI itself leaks is suppressed, for
+# which stacks have to lead through libraries without frame pointers.
+if(TARGET moepager_mpi AND MP_SANITIZE STREQUAL "address")
+    add_test(NAME system/cluster/cluster_mpi_full:two COMMAND
+        tests/system/cluster/cluster_mpi_test.py two $<TARGET_FILE:moepager> ${mpirun}
+        WORKING_DIRECTORY ${PROJECT_SOURCE_DIR})
+    set_tests_properties(system/cluster/cluster_mpi_full:two PROPERTIES TIMEOUT 300
+        SKIP_RETURN_CODE 77 LABELS full ENVIRONMENT
+        "LSAN_OPTIONS=suppressions=${PROJECT_SOURCE_DIR}/.ci/lsan.supp:print_suppressions=0;ASAN_OPTIONS=fast_unwind_on_malloc=0")
+endif()
+if(TARGET moepager_mpi AND NOT sanitizers AND NOT MP_COVERAGE)
     # Ranks that die need an MPI that goes on then: the program again, beside a module for the one
     # that `tools/install_deps --ulfm` fetches. Without, these tests are skipped.
     set(survivor $<TARGET_FILE:moepager> ${mpirun})

@@ -1,10 +1,11 @@
 #!/usr/bin/env python3
-"""Usage: cluster_mpi_test.py placements|trace|deaths|returns|stop|stop_first|stop_lost PROGRAM [MPIRUN]
+"""Usage: cluster_mpi_test.py placements|two|trace|deaths|returns|stop|stop_first|stop_lost PROGRAM [MPIRUN]
 
 Ranks under mpirun compute what one process computes: every request's digest of all logits is the
 same.
 
 placements  for several of them, while they change, and when requests move
+two         for two ranks, which is what a build with a sanitizer runs
 trace       what one process records of all requests is what the simulator replays
 deaths      a rank is killed in the middle: the others know it within 10 s, and where nobody else has
             its experts, requests fail within 15 s with its name
@@ -33,7 +34,7 @@ SERVER = {"machine": "a100-32gb-xeon6230r", "device_gib": 0.0095, "mbit": 500, "
 KNOWN_S, FAILED_S, STANDS_S = 10, 15, 30
 
 
-def write_inputs(folder, requests, gen, gen_0=None, reads=True, restarts=0, servers=3):
+def write_inputs(folder, requests, gen, gen_0=None, reads=True, restarts=0, servers=3, ranks=3):
     draw = random.Random(3)
     with open(f"{folder}/requests", "w") as out:
         out.write("# made up\n")
@@ -43,7 +44,7 @@ def write_inputs(folder, requests, gen, gen_0=None, reads=True, restarts=0, serv
             print(i % servers, i * 0.02, own, *tokens, file=out)
     cluster = {"model": "deepseek-v2-lite", "requests": 1, "prompt": 1, "gen": 1, "latency_us": 100,
                "domains": 3, "epoch_s": 0.2, "restarts": restarts,
-               "servers": [{**SERVER, "reads": reads, "devices": n} for n in (1, 1, 2)]}
+               "servers": [{**SERVER, "reads": reads, "devices": n} for n in (1, 1, 2)[-ranks:]]}
     with open(f"{folder}/cluster", "w") as out:
         json.dump(cluster, out)
 
@@ -319,6 +320,16 @@ def placements(program, mpirun, folder):
     overlaps(program, mpirun, folder)
 
 
+def two(program, mpirun, folder):
+    write_inputs(folder, 4, 4, servers=2, ranks=2)
+    alone = digests(run(command(program, folder)))
+    for place in ("uniform", "united"):
+        lines = run(mpi(mpirun, folder, "-n", "2") +
+                    command(program, folder, "--place", place), folder)
+        if len(lines) != 2 or digests(lines) != alone:
+            sys.exit(f"{place}: {lines}, alone {alone}")
+
+
 def trace(program, mpirun, folder):
     write_inputs(folder, 6, 4)
     run(command(program, folder, "--trace", f"{folder}/trace"))
@@ -408,8 +419,8 @@ def main():
         if part in ("deaths", "returns") and not survives(program, mpirun, folder):
             print("this MPI ends all ranks when one dies")
             sys.exit(77)
-        {"placements": placements, "trace": trace, "deaths": deaths, "returns": returns,
-         "stop": stop, "stop_first": stop_first, "stop_lost": stop_lost}[part](program, mpirun, folder)
+        {"placements": placements, "two": two, "trace": trace, "deaths": deaths,
+         "returns": returns, "stop": stop, "stop_first": stop_first, "stop_lost": stop_lost}[part](program, mpirun, folder)
 
 
 if __name__ == "__main__":
