@@ -52,8 +52,8 @@ static void put_measured(struct mp_cluster_sim *sim)
             sim->call_s[n * servers + m] = node->fixed_ns[m] > 0 ? node->fixed_ns[m] / 1e9 : mean;
             sim->token_s[n * servers + m] = node->row_ns[m] / 1e9;
         }
-        if (node->read_ns > 0 && sim->cluster->servers[n].reads)
-            sim->page_s[n] = sim->copy_s[n] = node->read_ns / 1e9;
+        if (sim->cluster->servers[n].reads)
+            sim->page_s[n] = sim->copy_s[n] = mp_cluster_read_ns(sim, n) / 1e9;
     }
 }
 

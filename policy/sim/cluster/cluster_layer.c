@@ -307,14 +307,30 @@ static void learn_call(struct mp_cluster_sim *sim, uint32_t server, uint32_t pee
     mp_learn_call(&node->fixed_ns[peer], &node->row_ns[peer], ns, node->asked[peer]);
 }
 
-/* All that was read is there and computed. */
-static void learn_reads(struct mp_cluster_node *node)
+/* As mp_rank_read_ns(): before a layer has waited for a read, what one took in the background. */
+double mp_cluster_read_ns(const struct mp_cluster_sim *sim, uint32_t server)
 {
+    const struct mp_cluster_node *node = &sim->nodes[server];
+
+    if (node->read_ns > 0)
+        return node->read_ns;
+    return (1 - node->forgotten) *
+           (node->fill_ns > 0 ? node->fill_ns
+                              : (double)mp_sim_load_ns(&sim->cluster->servers[server].machine,
+                                                       &sim->cluster->model));
+}
+
+/* All that was read is there and computed. */
+static void learn_reads(struct mp_cluster_sim *sim, uint32_t server)
+{
+    struct mp_cluster_node *node = &sim->nodes[server];
     const double ns = (double)node->layer_end_ns - (double)node->routed_ns - (double)node->own_ns;
 
     node->has_read = true;
-    if (ns > 0)
-        mp_learn(&node->read_ns, ns / node->own_reads, 1);
+    if (ns <= 0)
+        return;
+    node->read_ns = mp_cluster_read_ns(sim, server);
+    mp_learn(&node->read_ns, ns / node->own_reads, 1);
 }
 
 /* What the layer could have used and did not. */
@@ -322,8 +338,10 @@ static void forget(struct mp_cluster_sim *sim, uint32_t server, bool could_read)
 {
     struct mp_cluster_node *node = &sim->nodes[server];
 
-    if (could_read)
+    if (could_read) {
         mp_learn_forget(&node->read_ns);
+        node->forgotten += (1 - node->forgotten) / MP_LEARN_FORGET;
+    }
     for (uint32_t p = 0; p < sim->servers; p++) {
         if (node->asked[p] > 0)
             continue;
@@ -350,7 +368,8 @@ static bool take_back(struct mp_cluster_sim *sim, uint32_t server, uint32_t peer
                 .compute_ns = (double)expert_ns(sim, server, tokens),
             };
     }
-    taken = mp_place_take_back(sim->take, count, node->read_ns, node->row_ns[peer], own_p, &left);
+    taken = mp_place_take_back(sim->take, count, mp_cluster_read_ns(sim, server),
+                               node->row_ns[peer], own_p, &left);
     node->asked_ns[peer] = (uint64_t)left;
     for (uint32_t i = 0; i < taken; i++) {
         struct mp_cluster_group *group = &node->groups[sim->take[i].number];
@@ -388,13 +407,10 @@ static void read_instead(struct mp_cluster_sim *sim, uint32_t server)
     double own = (double)node->own_ns;
     uint32_t latest, left = 0;
 
-    if (node->read_ns == 0)
-        node->read_ns =
-            sim->cluster->read_us * 1e3 +
-            (double)mp_sim_load_ns(&sim->cluster->servers[server].machine, &sim->cluster->model);
     for (uint32_t i = 0; i < node->group_count; i++) {
         if (node->groups[i].read)
-            own += node->read_ns + (double)expert_ns(sim, server, node->groups[i].tokens);
+            own += mp_cluster_read_ns(sim, server) +
+                   (double)expert_ns(sim, server, node->groups[i].tokens);
     }
     do
         latest = may ? latest_peer(node) : MP_CLUSTER_NONE;
@@ -703,7 +719,7 @@ void mp_cluster_layer_event(struct mp_cluster_sim *sim, const struct mp_cluster_
         node->pending--;
         compute_here(sim, server, node->groups[peer].device, node->groups[peer].tokens);
         if (--node->reading == 0)
-            learn_reads(node);
+            learn_reads(sim, server);
         end_if_done(sim, server);
         break;
     default: mp_unreachable();

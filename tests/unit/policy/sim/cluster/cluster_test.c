@@ -346,6 +346,23 @@ static void ranks_try_again_what_they_do_not_do(void)
     mp_cluster_result_fini(&r);
 }
 
+/* A rank that has not waited for a read knows those in the background only, so that it tries one.
+ */
+static void ranks_expect_what_reads_took_in_the_background(void)
+{
+    struct cluster_world w;
+    struct mp_cluster_result r;
+
+    world_init(&w, 2, 1, 1, 2, 2);
+    w.cluster.rows_once = 1;
+    w.cluster.gen = 100;
+    w.cluster.read_us = 1e6;
+    w.servers[0].machine.load_us = w.servers[1].machine.load_us = 500;
+    r = run(&w, "united");
+    CHECK(r.reads > 0);
+    mp_cluster_result_fini(&r);
+}
+
 /* A message takes 10 ms each way and a read 5, so that ranks do not ask when they have seen that.
  * The first one, whose first layer waited for a read, tries to get the expert out of the other
  * one's memory, once; the other one reads. In two parts it is two ways more. */
@@ -533,6 +550,7 @@ int main(void)
     RUN(reading_and_asking_are_compared);
     RUN(a_layer_that_reads_waits_once_more);
     RUN(ranks_try_again_what_they_do_not_do);
+    RUN(ranks_expect_what_reads_took_in_the_background);
     RUN(ranks_fetch_what_another_one_has);
     RUN(requests_are_redirected_to_idle_servers);
     RUN(migration_follows_what_is_used);
