@@ -55,11 +55,12 @@ static enum mp_status set_flag(const struct mp_flag *flag, const char *value, st
 
     switch (flag->kind) {
     case MP_FLAG_SWITCH: *(uint64_t *)field = 1; return MP_OK;
-    case MP_FLAG_TEXT:
-        if (strstr(flag->value, ",...") != NULL && *(const char **)field != NULL)
+    case MP_FLAG_LIST:
+        if (*(const char **)field != NULL)
             return bad_value(flag, value, "one list with commas: it is there twice");
         *(const char **)field = value;
         return MP_OK;
+    case MP_FLAG_TEXT:
     case MP_FLAG_INPUT:
     case MP_FLAG_OUTPUT: *(const char **)field = value; return MP_OK;
     case MP_FLAG_STOP:

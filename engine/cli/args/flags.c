@@ -34,6 +34,10 @@
     {                                                                          \
         name, MP_FLAG_SWITCH, AT(field), 0, 0, 0, commands, expert, NULL, help \
     }
+#define LIST(name, field, commands, expert, value, help)                      \
+    {                                                                         \
+        name, MP_FLAG_LIST, AT(field), 0, 0, 0, commands, expert, value, help \
+    }
 #define TEXT(name, field, commands, expert, value, help)                      \
     {                                                                         \
         name, MP_FLAG_TEXT, AT(field), 0, 0, 0, commands, expert, value, help \
@@ -171,7 +175,7 @@ const struct mp_flag mp_flags[] = {
     SWITCH("csv", csv, REPLAY, BASIC, "one line per policy and budget"),
     TEXT("target-tpot", target_tpot, PLAN, BASIC, "TIME",
          "find the least budget that gives a token in this time, such as 100ms"),
-    TEXT("set", changes, SIMULATE | PLAN, EXPERT, "KEY=N,...",
+    LIST("set", changes, SIMULATE | PLAN, EXPERT, "KEY=N,...",
          "replace numbers of the descriptions, such as launch_us=50"),
     NUMBER("warm", warm_tokens, 0, 1u << 20, SIMULATE, EXPERT, "N",
            "decode steps before the prompt, which are not counted (0)"),

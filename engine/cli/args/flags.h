@@ -14,9 +14,11 @@
  */
 #define MP_COMMAND_BIT(name) (1u << MP_COMMAND_##name)
 
-/* INPUT and OUTPUT: texts that name a file. */
+/* INPUT and OUTPUT: texts that name a file. LIST: one that must not be given twice, as only the
+ * last one would count. */
 enum mp_flag_kind {
     MP_FLAG_TEXT,
+    MP_FLAG_LIST,
     MP_FLAG_INPUT,
     MP_FLAG_OUTPUT,
     MP_FLAG_STOP,
