@@ -35,8 +35,10 @@ struct bench {
     struct mp_ids prompts[BATCH_MAX];
     uint32_t *tokens;             // (prompt_tokens + gen_tokens), or NULL: random and chosen
     struct mp_counters at_decode; /* when prefill of the run had ended */
-    struct bench_run *runs;       // (repeat)
-    size_t run_count;             /* of runs that ended */
+    struct mp_counters at_step;   /* when the decode step now running began */
+    uint64_t step_start_ns;
+    struct bench_run *runs; // (repeat)
+    size_t run_count;       /* of runs that ended */
     double load_ms;
     uint32_t batch; /* prompts at once */
 };
@@ -44,16 +46,36 @@ struct bench {
 struct bench_run {
     struct mp_report report;
     struct mp_counters decode; /* of the decode steps alone */
+    /* Decode steps that missed no expert while nothing was read: how many, and what they took
+     * together. They tell a start's other costs from those of its reads. */
+    uint64_t hit_steps, hit_ns;
 };
+
+/* A decode step has ended. */
+static void note_step(struct bench *bench, const struct mp_counters *now, uint64_t now_ns)
+{
+    struct bench_run *run = &bench->runs[bench->run_count];
+
+    if (now->misses != bench->at_step.misses || now->read_bytes != bench->at_step.read_bytes)
+        return;
+    run->hit_steps++;
+    run->hit_ns += now_ns - bench->step_start_ns;
+}
 
 static void on_step(void *ctx, uint32_t step, const struct mp_batch *batch)
 {
     struct bench *bench = ctx;
+    const struct mp_counters now = mp_report_counters(&bench->session);
+    const uint64_t now_ns = mp_clock_now_ns(bench->clock);
 
     bench->trace.step = step;
     bench->trace.batch = batch;
     if (step == 1)
-        bench->at_decode = mp_report_counters(&bench->session);
+        bench->at_decode = now;
+    if (step > 1)
+        note_step(bench, &now, now_ns);
+    bench->at_step = now;
+    bench->step_start_ns = now_ns;
 }
 
 static enum mp_status on_logits(void *ctx, uint32_t sequence, uint32_t step, const float *logits)
@@ -223,13 +245,17 @@ static enum mp_status run_once(struct bench *bench, struct bench_run *run)
     struct mp_output outputs[BATCH_MAX] = { 0 };
     struct mp_generate_stats stats;
     enum mp_status status = mp_generate(&config, bench->prompts, bench->batch, outputs, &stats);
+    const struct mp_counters now = mp_report_counters(&bench->session);
+    const uint64_t now_ns = mp_clock_now_ns(bench->clock);
 
     mp_outputs_free(outputs, BATCH_MAX);
     if (status != MP_OK)
         return status;
     mp_report_make(&bench->session, &stats, &before, bench->load_ms, &run->report);
-    if (stats.decode_steps > 0)
+    if (stats.decode_steps > 0) {
         run->decode = mp_report_counters_since(&bench->session, &bench->at_decode);
+        note_step(bench, &now, now_ns);
+    }
     return MP_OK;
 }
 
@@ -303,6 +329,8 @@ static void print_json(const struct bench *bench)
         mp_json_object_begin(&json, NULL);
         mp_report_json(&bench->runs[i].report, &json);
         mp_counters_json(&bench->runs[i].decode, &json, "decode_counters");
+        mp_json_put_u64(&json, "hit_steps", bench->runs[i].hit_steps);
+        mp_json_put_f64(&json, "hit_steps_ms", (double)bench->runs[i].hit_ns * 1e-6);
         mp_json_object_end(&json);
     }
     mp_json_array_end(&json);

@@ -169,10 +169,11 @@ class RunError(BenchError):
         self.status = status
 
 
-def run_json(command, group=None, env=None):
-    """Runs to the end; its standard output as JSON. `env` comes on top of the environment."""
+def run_json(command, group=None, env=None, seconds=None):
+    """Runs to the end; its standard output as JSON. `env` comes on top of the environment. Who takes
+    longer than `seconds` is killed, as subprocess.TimeoutExpired says."""
     done = subprocess.run([str(part) for part in command], stdin=subprocess.DEVNULL,
-                          stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+                          stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, timeout=seconds,
                           env=os.environ | (env or {}), preexec_fn=group.enter if group else None)
     if done.returncode != 0:
         raise RunError(done.returncode, f"exit {done.returncode}: {' '.join(map(str, command))}\n"

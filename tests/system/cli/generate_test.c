@@ -287,6 +287,28 @@ static void bench_reports_medians_and_runs(void)
     cli_free(&result);
 }
 
+static double number_of(const json_t *run, const char *key)
+{
+    return json_number_value(json_object_get(run, key));
+}
+
+/* Whoever compares a start with what follows takes steps that read nothing. */
+static void bench_counts_steps_that_read_nothing(void)
+{
+    json_t *json =
+        cli_json(ARGS("bench", "--model", CLI_MODEL, "--json", "--prompt-tokens", "1",
+                      "--gen-tokens", "8", "--repeat", "2", "--budget", "all", "--profile", "lru"));
+    const json_t *runs = json_object_get(json, "runs"), *cold = json_array_get(runs, 0);
+    const json_t *warm = json_array_get(runs, 1);
+
+    CHECK(number_of(cold, "hit_rate") < 1);
+    CHECK(number_of(cold, "hit_steps") < 7);
+    CHECK_EQ(json_integer_value(json_object_get(warm, "hit_steps")), 7);
+    CHECK(number_of(warm, "hit_steps_ms") > 0);
+    CHECK(number_of(warm, "hit_steps_ms") <= 7 * number_of(warm, "tpot_ms") * 1.01);
+    json_decref(json);
+}
+
 int main(int argc, char **argv)
 {
     cli_init(argc, argv);
@@ -300,5 +322,6 @@ int main(int argc, char **argv)
     RUN(a_batch_equals_its_prompts_alone);
     RUN(any_bytes_can_be_a_prompt);
     RUN(bench_reports_medians_and_runs);
+    RUN(bench_counts_steps_that_read_nothing);
     return 0;
 }

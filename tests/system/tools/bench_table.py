@@ -256,8 +256,9 @@ def check_sweep(folder):
     other, path, row = folder / "other.csv", folder / "out/sweep.csv", dict.fromkeys(sweep.COLUMNS, "")
     for number, ours in ((0, 5), (1, 20), (2, 10)):
         sweep.append_row(path, row | {"seed": 1, "number": number, "type": "bf16", "token_bytes": 100,
-                                      "memory_bytes_per_s": 2000, "first_moepager": 4,
-                                      "decode_moepager": ours, "decode_llamacpp": 10})
+                                      "memory_bytes_per_s": 2000, "resident_first_moepager": 4,
+                                      "resident_later_moepager": ours, "decode_moepager": ours,
+                                      "decode_llamacpp": 10})
     table = sweep.summary(sweep.read_rows(path))
     check(table["bf16"], {
         "decode": {"worst": 0.5, "median": 1.0, "best": 2.0, "shapes": 3},
