@@ -144,37 +144,10 @@ def measure_calls(args, config, folder, runs):
     return times, measure_messages(args, config, asking, answering, passes, times)
 
 
-def measure_passes(folder, run):
-    """us of all forward passes of the run with reads."""
-    return sum(one["end"] - one["at"]
-               for one in read_forwards(read_events(folder / f"timeline.{run}.local.0")))
-
-
-def measure_overlap(folder, times, run):
-    """(us, us): what a layer of one token waits because it reads at all, and for each expert that it
-    reads. Reads of one layer are on their way together, so that two take less than one and one more;
-    what is there is computed meanwhile, what is read behind the last one. From medians: a mean of so
-    few layers is that of the longest."""
-    took, expert = {}, times["expert_us"] + times["expert_token_us"]
-    events = read_events(folder / f"timeline.{run}.local.0")
-    demands = [e["ts"] for e in events if e["name"] == "demand"]
-    computed = [e for e in events if e["name"] == "experts"]
-    for layer in (e for e in events if e["name"] == "MoE layer" and e["args"]["tokens"] == 1):
-        reads = sum(layer["ts"] <= ts < end_of(layer) for ts in demands)
-        behind = expert * reads if reads > 0 else \
-            sum(e["dur"] for e in computed if layer["ts"] <= e["ts"] < end_of(layer))
-        took.setdefault(reads, []).append(layer["dur"] - behind)
-    nothing = statistics.median(took.pop(0, [0]))
-    if not took:
-        return 0, LEAST  # all is kept
-    points = [(n, statistics.median(us) - nothing, len(us)) for n, us in took.items()]
-    weight = sum(w for _, _, w in points)
-    mean_n = sum(n * w for n, _, w in points) / weight
-    mean_us = sum(us * w for _, us, w in points) / weight
-    spread = sum(w * (n - mean_n) ** 2 for n, _, w in points)
-    each = sum(w * (n - mean_n) * us for n, us, w in points) / spread if spread > 0 else 0
-    each = min(max(each, LEAST), mean_us / mean_n)
-    return max(0, mean_us - each * mean_n), each
+def measure_passes(folder, run, place, ranks):
+    """us of all forward passes of the run."""
+    return sum(one["end"] - one["at"] for n in range(ranks)
+               for one in read_forwards(read_events(folder / f"timeline.{run}.{place}.{n}")))
 
 
 def write_trace(folder, name, counts):
@@ -222,82 +195,63 @@ def write_files(args, config, cluster, times, calls, processors, own_requests, f
     (folder / "simulated_one").write_text(json.dumps(file))
 
 
-def measure_processors(folder, run, place, processors):
-    """From the first forward pass to the end of the last one of all ranks: seconds, those of processors
-    that had something to do, and those of each rank's first thread. None: too short to be measured."""
-    passes = sum((read_forwards(read_events(folder / f"timeline.{run}.{place}.{n}")) for n in (0, 1, 2)), [])
-    at, end = min(one["at"] for one in passes), max(one["end"] for one in passes)
-    seen = [s for s in json.loads((folder / f"idle.{run}.{place}").read_text()) if at <= s["us"] <= end]
-    if len(seen) < 10:
-        return None
-    first, last = seen[0], seen[-1]
-    wall = (last["us"] - first["us"]) / 1e6
-    share = (end - at) / 1e6 / wall
-    busy = processors * wall - (last["idle_s"] - first["idle_s"]) - (last["look_s"] - first["look_s"])
-    return share * wall, share * busy, [share * (b - a) for a, b in zip(first["ranks_s"], last["ranks_s"])]
-
-
-def measure_looking(folder, runs, processors):
-    """The share of a processor that a rank takes which looks for messages and gets none."""
-    seen = [measure_processors(folder, run, "local", processors) for run in runs]
-    return statistics.mean([ranks_s[n] / wall for wall, _, ranks_s in filter(None, seen) for n in (1, 2)]
-                           or [0])
-
-
-def measure_rest_of(row, folder, runs, place, processors, looking):
-    """What processors did in these runs beside what the simulator knows of (work_s), s: not what
-    ranks took to look for messages while they had nothing else to do."""
-    rest = []
-    for seen in (measure_processors(folder, run, place, processors) for run in runs):
-        if seen is not None:
-            wall, busy, ranks_s = seen
-            rest.append(busy - row["work_s"] - looking * max(0, len(ranks_s) * wall - row["work_s"]))
-    return max(0, statistics.mean(rest or [0]))
-
-
-def put_way(args, folder, runs, reading_runs, processors):
-    """What processors do for a message on its way, from runs in which all ask: where processors are
-    idle, waking them is part of what was counted."""
-    row = simulate(args, folder, "uniform", "simulated_every", runs[0], "every_trace")["uniform"]
-    looking = measure_looking(folder, reading_runs, processors)
-    keys = {"way_us": 1e6 * measure_rest_of(row, folder, runs, "uniform", processors, looking) /
-            max(1, row["messages"])}
-    set_keys(folder, keys)
-    return keys
-
-
 def set_keys(folder, keys):
-    for name in ("simulated", "simulated_one"):
+    for name in ("simulated", "simulated_one", "simulated_every"):
         file = json.loads((folder / name).read_text())
         (folder / name).write_text(json.dumps(dict(file, **keys)))
 
 
-def measure_load_work(args, folder, runs, processors):
-    """What processors do for each expert that is read."""
-    row = simulate(args, folder, "local", "simulated_one", runs[0], "own_trace")["local"]
-    looking = measure_looking(folder, runs, processors)
-    return {"load_work_us": 1e6 * measure_rest_of(row, folder, runs, "local", processors, looking) /
-            max(1, row["reads"] + row["filled"])}
+def passes_of(args, folder, who, place, runs):
+    """us of all forward passes of these runs, and of the simulation of the same."""
+    ranks = 3 if who == "every" else 1
+    measured = statistics.mean(measure_passes(folder, run, place, ranks) for run in runs)
+    cluster = "simulated_every" if who == "every" else "simulated_one"
+
+    def simulated():
+        row = simulate(args, folder, place, cluster, runs[0], f"{who}_trace")[place]
+        return row["busy_share"] * row["end_s"] * 1e6 * ranks
+
+    return measured, simulated
 
 
-def put_load(args, times, folder, runs, processors):
-    """What a read takes of the disk, from medians; of processors; and how long it makes a layer wait
-    beside that: so long that the passes of the run with reads take in the simulator what they took.
-    Few reads take far longer than most; those keep nobody else from the disk. It does not go into
-    other runs."""
-    times["load_us"] = statistics.mean(measure_overlap(folder, times, run)[1] for run in runs)
-    passes_us = statistics.mean(measure_passes(folder, run) for run in runs)
-    write_machine(times, folder)
-    keys = measure_load_work(args, folder, runs, processors)
-    low, high = 0.0, 10000.0
-    for _ in range(16):
-        keys["read_us"] = (low + high) / 2
-        set_keys(folder, keys)
-        row = simulate(args, folder, "local", "simulated_one", runs[0], "own_trace")["local"]
-        if row["busy_share"] * row["end_s"] * 1e6 < passes_us:
-            low = keys["read_us"]
+def fit(put, measured, simulated, high, steps=12):
+    """The number up to `high` with which so much is simulated as was measured, which grows with it."""
+    low = 0.0
+    for _ in range(steps):
+        put((low + high) / 2)
+        if simulated() < measured:
+            low = (low + high) / 2
         else:
-            high = keys["read_us"]
+            high = (low + high) / 2
+    put((low + high) / 2)
+    return (low + high) / 2
+
+
+def put_way(args, folder, every, calls):
+    """What processors, which all servers share, do for a message on its way: so much that passes take
+    what they took in runs in which all ask at once."""
+    measured, simulated = passes_of(args, folder, "every", "uniform", every)
+    calls["way_us"] = fit(lambda us: set_keys(folder, {"way_us": us}), measured, simulated, 2000.0)
+
+
+def put_load(args, times, folder, own, every):
+    """What a read takes of the disk (and of processors), which all servers share; and how long it
+    makes a layer wait beside that: so long that passes take what they took in runs in which one
+    server's users ask, and in runs in which all ask at once."""
+    keys = {}
+    one, one_simulated = passes_of(args, folder, "own", "local", own)
+    all_of, all_simulated = passes_of(args, folder, "every", "local", every)
+
+    def put_read(us):
+        keys["read_us"] = us
+        set_keys(folder, keys)
+
+    def put_disk(us):
+        times["load_us"] = max(LEAST, us)
+        write_machine(times, folder)
+        fit(put_read, one, one_simulated, 10000.0, 10)
+
+    fit(put_disk, all_of, all_simulated, 2000.0, 8)
     return keys
 
 
