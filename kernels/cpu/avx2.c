@@ -11,6 +11,7 @@
 #define LANES 8
 #define TILE_TOKENS 4
 #define TILE_ROWS_OF(tokens) ((tokens) == 4 ? 3 : 6)
+#define IN_ORDER 0
 #define TILE_ROWS_MAX 6
 #define TILE_SUMS_MAX 16
 #define VECTOR_NAME "avx2"

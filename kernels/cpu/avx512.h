@@ -12,6 +12,7 @@
 #define LANES 16
 #define TILE_TOKENS 8
 #define TILE_ROWS_OF(tokens) ((tokens) == 8 ? 3 : 6)
+#define IN_ORDER __builtin_cpu_is("amd") /* from Zen 4 on; measured there */
 #define TILE_ROWS_MAX 6
 #define TILE_SUMS_MAX 32
 #define VECTOR_QUANT "avx512" /* the variants of kernels/cpu/quant that go with it */

@@ -14,6 +14,8 @@
  *                 say how a step is multiplied
  *   TILE_TOKENS   tokens of the widest tile, 4 or 8
  *   TILE_ROWS_OF  rows of a tile by its tokens: rows * tokens sums must fit into the registers
+ *   IN_ORDER      does this processor read memory fastest from end to end, and on its own? Else in
+ *                 streams of rows that stand apart, fetched ahead
  */
 #define STEP_COLS (2 * (size_t)LANES)
 #define BLOCK_COLS 512 /* of a partial sum of matmul; twice as many where pairs are multiplied */
@@ -121,9 +123,10 @@ TILE void tile_step(vec *acc, const unsigned char *w, size_t w_row_bytes, const 
 
 /*
  * acc[r * tokens + t] += w[r][0..cols) * x[t][0..cols), lane by lane. The same columns of the
- * rows that come next are prefetched: hardware does not see through the short rows of experts. A
- * prefetch cannot fault, so it may run over the end. Only tiles of one row can have columns that
- * are no whole steps: that keeps the registers of the others free of them.
+ * rows that come next, `ahead` bytes on, are prefetched (0: nothing is): hardware does not see
+ * through the short rows of experts. A prefetch cannot fault, so it may run over the end. Only
+ * tiles of one row can have columns that are no whole steps: that keeps the registers of the others
+ * free of them.
  */
 TILE void tile_dot(vec *acc, const unsigned char *w, size_t w_row_bytes, size_t ahead,
                    const float *x, enum mp_wtype type, size_t cols, int rows, int tokens)
@@ -134,7 +137,7 @@ TILE void tile_dot(vec *acc, const unsigned char *w, size_t w_row_bytes, size_t 
         const uintptr_t next = (uintptr_t)w + ahead;
 
         UNROLL
-        for (int r = 0; r < rows; r++) {
+        for (int r = 0; r < rows && ahead > 0; r++) {
             UNROLL
             for (size_t i = 0; i < step_bytes; i += CACHE_LINE_BYTES)
                 __builtin_prefetch((const void *)(next + (size_t)r * w_row_bytes + i));
@@ -247,6 +250,29 @@ TILE void multiply_rows(const struct product *p, const struct panel *q, enum mp_
     } while ((c += p->block_cols) < q->cols);
 }
 
+/* All rows for a panel of one token, one after the other; nothing is fetched. */
+TILE void rows_in_order(const struct product *p, const struct panel *q, enum mp_wtype type)
+{
+    for (size_t r = 0; r < p->rows; r++) {
+        const unsigned char *w = p->w + r * p->w_row_bytes + q->c * type_bytes(type);
+        float *y = p->y + q->t * p->y_stride + r;
+        int add = p->accumulate || q->c > 0;
+        size_t c = 0;
+
+        do {
+            const size_t cols = min_size(q->cols - c, p->block_cols);
+            float sums[TILE_SUMS_MAX];
+            vec acc = v_set1(0);
+
+            tile_dot(&acc, w + c * type_bytes(type), 0, 0, q->x + packed_floats(type, c), type,
+                     cols, 1, 1);
+            add_lanes(sums, &acc, 1);
+            *y = (add ? *y : 0) + sums[0];
+            add = 1;
+        } while ((c += p->block_cols) < q->cols);
+    }
+}
+
 /* Two vectors from `cols` floats, the missing ones zero. */
 INLINE void pack_step(float *to, size_t between, const float *from, enum mp_wtype type, size_t cols)
 {
@@ -284,12 +310,17 @@ INLINE void pack(const struct product *p, const struct panel *q, enum mp_wtype t
  * All rows for one panel, in blocks. With many tokens the activations of a tile stay in the first
  * level cache and the weights of a block in the second. With few, the rows of a tile stand far
  * apart, so that a block is read as that many streams from end to end, which is the fastest way to
- * read memory, also where rows are short.
+ * read memory, also where rows are short; but for IN_ORDER, with one token: one row after the
+ * other.
  */
 TILE void multiply_panel(const struct product *p, const struct panel *q, enum mp_wtype type)
 {
     const size_t tile_rows = TILE_ROWS_OF(tile_tokens(q->tokens));
 
+    if (q->tokens == 1 && IN_ORDER) {
+        rows_in_order(p, q, type);
+        return;
+    }
     for (size_t r = 0, rows; r < p->rows; r += rows) {
         rows = min_size(p->rows - r, ROW_BLOCK);
         if (q->tokens > FEW) {

@@ -262,7 +262,8 @@ static double median_of_way(double seconds[READ_WAYS][REPEATS_MAX], int way, int
 static struct few measure_few(struct bench *b, struct multiplication *m)
 {
     const size_t row_bytes = mp_wtype_bytes(m->type, m->cols);
-    const size_t rows = CACHED_BYTES / row_bytes / 48 * 48 * b->team->count;
+    const size_t fit = CACHED_BYTES / row_bytes; /* whole tiles, but for long rows */
+    const size_t rows = (fit < 48 ? fit : fit / 48 * 48) * b->team->count;
     double read_s[READ_WAYS][REPEATS_MAX], memory_s[REPEATS_MAX], cache_s[REPEATS_MAX];
     double ratio[REPEATS_MAX], bound_ratio[REPEATS_MAX];
     int best = 0;
