@@ -219,7 +219,7 @@ def redirect(program, mpirun, folder):
 
 def redirect_without_one(program, mpirun, folder):
     """One of those that have taken a request dies: it is run where it belongs."""
-    write_inputs(folder, 9, 200, servers=1)
+    write_inputs(folder, 9, 400, servers=1)  # so that none ends before it is killed
     alone = digests(run(command(program, folder, "--ctx", "1024")))
     job = Job(program, mpirun, folder, "taker", ("--with-ft", "ulfm"), ("--place", "redirect"))
     job.signal(1, signal.SIGKILL)
