@@ -1,9 +1,9 @@
 """What the simulator needs to know of a test bed, measured there, and what it then says.
 
-All times are those of ranks on the bed, from the timelines of short runs in which one server's users
-ask and the other servers are idle: with calls (uniform, before and after each placement, as a machine
-does not always take the same time) what a layer, an expert and a message take, with reads (local) what
-a read adds. Which experts each token chooses is from a trace of the run of one process.
+Times are those of ranks on the bed, from timelines of short runs before and after each placement, as a
+machine does not always take the same time: with one server's users, while the other servers are idle,
+what a layer, an expert and a message take (uniform) and a read adds (local); with all, what they share
+adds. Which experts each token chooses is from a trace of the run of one process.
 """
 import json
 import math
@@ -52,10 +52,6 @@ def read_windows(one):
         window["end"] = end_of(window["takes"][-1])
         window["experts"] = [e for e in one["experts"] if window["at"] <= e["ts"] < window["end"]]
     return windows
-
-
-def mean_of(events, key=None):
-    return statistics.mean(e["dur"] if key is None else e["args"][key] for e in events)
 
 
 def is_small(event):
