@@ -80,6 +80,7 @@ static void put_costs(const struct mp_bench_cluster *bench, struct mp_json_out *
     double fixed, row;
 
     mp_json_put_f64(json, "read_us", r->read_ns / 1e3);
+    mp_json_put_f64(json, "read_more_us", r->read_more_ns / 1e3);
     mp_json_array_begin(json, "call_us");
     for (uint32_t p = 0; p < bench->c.transport->ranks; p++) {
         mp_rank_call_ns(bench->c.rank, p, &fixed, &row);

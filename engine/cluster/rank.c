@@ -439,7 +439,8 @@ const struct mp_peers *mp_rank_peers(struct mp_rank *rank)
 void mp_rank_report(const struct mp_rank *rank, struct mp_rank_report *report_p)
 {
     *report_p = rank->report;
-    report_p->read_ns = rank->read_ns;
+    report_p->read_ns = rank->reads.first_ns;
+    report_p->read_more_ns = rank->reads.more_ns;
     report_p->fetch_ns = rank->fetch_ns;
     report_p->fill_ns = rank->fill_ns;
     if (rank->engine != NULL) {

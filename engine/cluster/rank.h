@@ -98,7 +98,8 @@ struct mp_rank_report {
     uint64_t read_bytes;        /* of experts that came from the file */
     double fetch_ns, fill_ns; /* what one takes from another rank; from the file, if no layer waits
                                  for it; 0: unknown */
-    double read_ns;           /* how much longer a layer takes for an expert that is read */
+    double read_ns, read_more_ns; /* how much longer a layer takes for the first expert that it
+                                     reads, and for each more */
 };
 void mp_rank_report(const struct mp_rank *rank, struct mp_rank_report *report_p);
 

@@ -84,13 +84,16 @@ static enum mp_status choose_one(struct mp_rank *rank, const struct mp_assign_fa
 
 /* Before a layer has waited for a read: what one took in the background, less the longer none was
  * tried, so that one will be. */
-double mp_rank_read_ns(const struct mp_rank *rank)
+struct mp_learn_reads mp_rank_reads(const struct mp_rank *rank)
 {
-    if (rank->read_ns > 0)
-        return rank->read_ns;
-    return (1 - rank->forgotten) * (rank->fill_ns > 0
-                                        ? rank->fill_ns
-                                        : (double)mp_pager_load_ns(mp_engine_pager(rank->engine)));
+    double guess;
+
+    if (rank->reads.first_ns > 0)
+        return rank->reads;
+    guess = (1 - rank->forgotten) * (rank->fill_ns > 0
+                                         ? rank->fill_ns
+                                         : (double)mp_pager_load_ns(mp_engine_pager(rank->engine)));
+    return (struct mp_learn_reads){ guess, guess };
 }
 
 static double compute_ns(const struct mp_assign_facts *facts, uint32_t i)
@@ -116,8 +119,9 @@ static uint32_t latest_peer(const struct mp_rank *rank)
 /* Some of what the rank is asked for that is expected to be done last is read here instead. True:
  * at least one. */
 static bool take_back(struct mp_rank *rank, const struct mp_assign_facts *facts, uint32_t peer,
-                      double *own_p)
+                      uint32_t *reads_p, double *own_p)
 {
+    const struct mp_learn_reads reads = mp_rank_reads(rank);
     double left = (double)rank->peer[peer].planned_ns;
     uint32_t count = 0, taken;
 
@@ -127,8 +131,8 @@ static bool take_back(struct mp_rank *rank, const struct mp_assign_facts *facts,
                                                           .tokens = facts->tokens[i],
                                                           .compute_ns = compute_ns(facts, i) };
     }
-    taken = mp_place_take_back(rank->take, count, mp_rank_read_ns(rank), rank->peer[peer].row_ns,
-                               own_p, &left);
+    taken = mp_place_take_back(rank->take, count, &reads, rank->peer[peer].row_ns, reads_p, own_p,
+                               &left);
     rank->peer[peer].planned_ns = (uint64_t)left;
     for (uint32_t i = 0; i < taken; i++)
         rank->where[rank->take[i].number] = MP_WHERE_HERE;
@@ -139,7 +143,8 @@ static bool take_back(struct mp_rank *rank, const struct mp_assign_facts *facts,
 static void forget(struct mp_rank *rank, bool could_read)
 {
     if (could_read) {
-        mp_learn_forget(&rank->read_ns);
+        mp_learn_forget(&rank->reads.first_ns);
+        mp_learn_forget(&rank->reads.more_ns);
         rank->forgotten += (1 - rank->forgotten) / MP_LEARN_FORGET;
     }
     for (uint32_t p = 0; p < rank->ranks; p++) {
@@ -152,18 +157,16 @@ static void forget(struct mp_rank *rank, bool could_read)
 
 static void read_some(struct mp_rank *rank, const struct mp_assign_facts *facts)
 {
-    const bool may_read = rank->config.place->pages && rank->config.place->calls &&
-                          rank->config.reads && mp_rank_read_ns(rank) > 0;
-    double own = rank->own_ns;
-    uint32_t peer;
+    const bool may_read =
+        rank->config.place->pages && rank->config.place->calls && rank->config.reads;
+    const struct mp_learn_reads known =
+        may_read ? mp_rank_reads(rank) : (struct mp_learn_reads){ 0 };
+    uint32_t reads = rank->own_reads, peer;
+    double own = rank->own_ns + mp_learn_reads_ns(&known, reads);
 
-    for (uint32_t i = 0; i < facts->count; i++) {
-        if (!facts->resident[i] && rank->where[facts->experts[i]] == MP_WHERE_HERE)
-            own += mp_rank_read_ns(rank);
-    }
     do
-        peer = may_read ? latest_peer(rank) : MP_WHERE_HERE;
-    while (peer != MP_WHERE_HERE && take_back(rank, facts, peer, &own));
+        peer = known.first_ns > 0 ? latest_peer(rank) : MP_WHERE_HERE;
+    while (peer != MP_WHERE_HERE && take_back(rank, facts, peer, &reads, &own));
     forget(rank, peer != MP_WHERE_HERE);
 }
 
@@ -218,6 +221,6 @@ enum mp_status mp_rank_choose(void *ctx, const struct mp_assign_facts *facts, ui
         if (!here)
             executors[i] = MP_EXECUTOR_PEERS;
     }
-    rank->chosen_ns = mp_rank_now_ns(rank);
+    rank->asked_ns = mp_rank_now_ns(rank);
     return MP_OK;
 }

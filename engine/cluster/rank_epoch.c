@@ -185,7 +185,7 @@ static void send_stats(struct mp_rank *rank, uint32_t to)
     const struct mp_message_stats seen = {
         .seconds = (double)(mp_rank_now_ns(rank) - rank->stats_ns) / 1e9,
         .steps = rank->steps,
-        .load_s = mp_rank_read_ns(rank) / 1e9,
+        .load_s = mp_rank_reads(rank).first_ns / 1e9,
     };
     struct mp_message_head *head = rank->out;
     struct mp_message_stats *stats = (void *)(head + 1);

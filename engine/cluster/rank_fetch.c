@@ -165,8 +165,8 @@ static bool ask_for_missing(struct mp_rank *rank, const struct mp_assign_facts *
             continue;
         from = find_source(rank, id);
         if (fetch == NULL && unused != NULL && from < rank->ranks && !rank->no_fetch[id] &&
-            is_faster(rank, rank->read_ns) && has_room(rank, id) &&
-            ask_for(rank, unused, id, from, &rank->read_ns))
+            is_faster(rank, rank->reads.first_ns) && has_room(rank, id) &&
+            ask_for(rank, unused, id, from, &rank->reads.first_ns))
             fetch = unused;
         if (fetch != NULL)
             any = fetch->needed = true;

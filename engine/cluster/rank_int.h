@@ -85,15 +85,15 @@ struct mp_rank {
     bool opened, stays_shut; /* of the one that goes on */
     bool welcomes;           /* somebody has come back, and no placement counts with it yet */
 
-    double read_ns;   /* how much longer a layer takes for an expert that is read; 0: unknown */
-    double forgotten; /* share of the guess that stands for it; see mp_rank_read_ns() */
-    uint32_t steps;   /* since the last message about what was used */
+    struct mp_learn_reads reads; /* 0: unknown */
+    double forgotten;            /* share of the guess that stands for them; see mp_rank_reads() */
+    uint32_t steps;              /* since the last message about what was used */
 
     /* Of the open layer. */
     uint32_t layer;
     uint32_t own_reads; /* experts that are read here; without, the others here take own_ns */
     double own_ns;
-    uint64_t chosen_ns;
+    uint64_t asked_ns;                  /* when others had been asked, and reading began */
     uint32_t *where;                    // (experts): who computes it
     uint32_t *place;                    // (tokens_max): number in the message
     float *results;                     // (T, R, H) of collect(); NULL outside
@@ -177,8 +177,8 @@ void mp_rank_tell_all(struct mp_rank *rank, enum mp_message_kind kind, uint32_t 
 void mp_rank_check_silence(struct mp_rank *rank, uint32_t peer, uint64_t since_ns);
 
 /* rank_choose.c. Fails with E_EXPERT_LOST if nobody has an expert. */
-/* How much longer a layer takes for an expert that is read; 0: unknown. */
-double mp_rank_read_ns(const struct mp_rank *rank);
+/* What reads take a layer longer, as far as is known. */
+struct mp_learn_reads mp_rank_reads(const struct mp_rank *rank);
 enum mp_status mp_rank_choose(void *ctx, const struct mp_assign_facts *facts,
                               uint32_t *executors) MP_MUST_CHECK;
 enum mp_status mp_rank_no_holder(const struct mp_rank *rank, uint32_t layer,

@@ -107,6 +107,7 @@ static enum mp_status ask(void *ctx, uint32_t layer, const float *input,
         mp_rank_send_call(rank, p);
         mp_rank_note_message(rank, "send", call->began_ns, call->message);
     }
+    rank->asked_ns = mp_rank_now_ns(rank);
     return MP_OK;
 }
 
@@ -146,12 +147,12 @@ static void note_call(struct mp_rank *rank, struct mp_peer *peer,
 /* How much longer the layer's own part took for its reads. */
 static void note_reads(struct mp_rank *rank)
 {
-    const double ns = (double)(mp_rank_now_ns(rank) - rank->chosen_ns) - rank->own_ns;
+    const double ns = (double)(mp_rank_now_ns(rank) - rank->asked_ns) - rank->own_ns;
 
     if (rank->own_reads == 0 || ns <= 0)
         return;
-    rank->read_ns = mp_rank_read_ns(rank);
-    mp_learn(&rank->read_ns, ns / rank->own_reads, 1);
+    rank->reads = mp_rank_reads(rank);
+    mp_learn_reads(&rank->reads, ns, rank->own_reads);
 }
 
 void mp_rank_take_reply(struct mp_rank *rank, uint32_t from, const struct mp_message *message)

@@ -57,4 +57,25 @@ static inline void mp_learn_forget(double *value)
     *value -= *value / MP_LEARN_FORGET;
 }
 
+/* How much longer a layer takes for the experts that it reads: for the first, and for each more,
+ * which is read meanwhile. */
+struct mp_learn_reads {
+    double first_ns, more_ns;
+};
+
+static inline double mp_learn_reads_ns(const struct mp_learn_reads *reads, uint32_t count)
+{
+    return count > 0 ? reads->first_ns + (count - 1) * reads->more_ns : 0;
+}
+
+/* A layer took `ns` longer for `count` reads; more than one say what more take. */
+static inline void mp_learn_reads(struct mp_learn_reads *reads, double ns, uint32_t count)
+{
+    if (count == 1)
+        mp_learn(&reads->first_ns, ns, 1);
+    else
+        mp_learn(&reads->more_ns, ns > reads->first_ns ? (ns - reads->first_ns) / (count - 1) : 0,
+                 1);
+}
+
 #endif

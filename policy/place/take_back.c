@@ -1,7 +1,5 @@
 #include "policy/place/take_back.h"
 
-#include "policy/place/learn.h"
-
 static double later(double a, double b)
 {
     return a > b ? a : b;
@@ -23,15 +21,17 @@ static void put_first(struct mp_take_group *groups, uint32_t count)
     groups[0] = most;
 }
 
-uint32_t mp_place_take_back(struct mp_take_group *groups, uint32_t count, double read_ns,
-                            double row_ns, double *own_p, double *left_p)
+uint32_t mp_place_take_back(struct mp_take_group *groups, uint32_t count,
+                            const struct mp_learn_reads *reads, double row_ns, uint32_t *reads_p,
+                            double *own_p, double *left_p)
 {
+    const uint32_t before = *reads_p;
     double own = *own_p, left = *left_p, best = MP_LEARN_CLEARLY * later(own, left);
     uint32_t keep = 0;
 
     for (uint32_t taken = 0; taken < count; taken++) {
         put_first(groups + taken, count - taken);
-        own += read_ns + groups[taken].compute_ns;
+        own += (before + taken > 0 ? reads->more_ns : reads->first_ns) + groups[taken].compute_ns;
         left -= row_ns * groups[taken].tokens;
         if (taken + 1 == count || left < 0)
             left = 0;
@@ -39,6 +39,7 @@ uint32_t mp_place_take_back(struct mp_take_group *groups, uint32_t count, double
             continue;
         best = later(own, left);
         keep = taken + 1;
+        *reads_p = before + keep;
         *own_p = own;
         *left_p = left;
     }

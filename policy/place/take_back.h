@@ -3,6 +3,8 @@
 
 #include <stdint.h>
 
+#include "policy/place/learn.h"
+
 /*
  * Reading instead of asking. For ranks, and for servers of the simulator that stand for ranks.
  *
@@ -21,10 +23,11 @@ struct mp_take_group {
  * many as let the layer end earliest, and none if that is not clearly earlier than without. They
  * are put first, those with most tokens before others, as those are the dearest to send.
  *
- * *own_p: when what is computed here is expected to be done; *left_p: when the server's message is
- * expected back. Both are as they would be then.
+ * *reads_p: how many experts are read here anyway; *own_p: when what is computed here is expected to
+ * be done; *left_p: when the server's message is expected back. All are as they would be then.
  */
-uint32_t mp_place_take_back(struct mp_take_group *groups, uint32_t count, double read_ns,
-                            double row_ns, double *own_p, double *left_p);
+uint32_t mp_place_take_back(struct mp_take_group *groups, uint32_t count,
+                            const struct mp_learn_reads *reads, double row_ns, uint32_t *reads_p,
+                            double *own_p, double *left_p);
 
 #endif

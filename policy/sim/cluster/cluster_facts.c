@@ -53,7 +53,7 @@ static void put_measured(struct mp_cluster_sim *sim)
             sim->token_s[n * servers + m] = node->row_ns[m] / 1e9;
         }
         if (sim->cluster->servers[n].reads)
-            sim->page_s[n] = sim->copy_s[n] = mp_cluster_read_ns(sim, n) / 1e9;
+            sim->page_s[n] = sim->copy_s[n] = mp_cluster_reads(sim, n).first_ns / 1e9;
     }
 }
 

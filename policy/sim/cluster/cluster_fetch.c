@@ -140,8 +140,8 @@ bool mp_cluster_fetch_missing(struct mp_cluster_sim *sim, uint32_t server)
             continue;
         if (fetch == NULL && unused != NULL && from != MP_CLUSTER_NONE &&
             node->here_ns[id] == MP_CLUSTER_ABSENT && node->has_read &&
-            mp_cluster_has_room(sim, server) && is_faster(node, node->read_ns)) {
-            ask_for(sim, server, unused, id, from, &node->read_ns);
+            mp_cluster_has_room(sim, server) && is_faster(node, node->reads.first_ns)) {
+            ask_for(sim, server, unused, id, from, &node->reads.first_ns);
             fetch = unused;
         }
         if (fetch != NULL)

@@ -126,12 +126,12 @@ struct mp_cluster_node {
 
     /* What it has learned as a rank (policy/place/learn.h), and of the open layer: when it was
      * routed, calls were sent, and what is computed and read here. */
-    double *fixed_ns, *row_ns; // (servers)
-    uint32_t *samples;         // (servers)
-    uint64_t *sent_ns;         // (servers)
-    double read_ns;            /* 0: unknown */
-    double forgotten;          /* share of the guess that stands for it; see mp_cluster_read_ns() */
-    uint64_t routed_ns, own_ns;
+    double *fixed_ns, *row_ns;   // (servers)
+    uint32_t *samples;           // (servers)
+    uint64_t *sent_ns;           // (servers)
+    struct mp_learn_reads reads; /* 0: unknown */
+    double forgotten; /* share of the guess that stands for them; see mp_cluster_reads() */
+    uint64_t own_ns;
     uint32_t own_reads, reading;
 
     /* As engine/cluster/rank_fetch.c. */
@@ -277,7 +277,7 @@ uint64_t mp_cluster_copy_work(struct mp_cluster_sim *sim, uint32_t server, doubl
 uint64_t mp_cluster_read_one(struct mp_cluster_sim *sim, uint32_t server);
 
 /* Begin the layer of the node's step, whose tokens are there. */
-double mp_cluster_read_ns(const struct mp_cluster_sim *sim, uint32_t server);
+struct mp_learn_reads mp_cluster_reads(const struct mp_cluster_sim *sim, uint32_t server);
 void mp_cluster_begin_layer(struct mp_cluster_sim *sim, uint32_t server);
 /* Handle the events of a layer, ROUTED to READ. */
 void mp_cluster_layer_event(struct mp_cluster_sim *sim, const struct mp_cluster_event *event);

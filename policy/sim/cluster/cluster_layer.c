@@ -307,30 +307,33 @@ static void learn_call(struct mp_cluster_sim *sim, uint32_t server, uint32_t pee
     mp_learn_call(&node->fixed_ns[peer], &node->row_ns[peer], ns, node->asked[peer]);
 }
 
-/* As mp_rank_read_ns(): before a layer has waited for a read, what one took in the background. */
-double mp_cluster_read_ns(const struct mp_cluster_sim *sim, uint32_t server)
+/* As mp_rank_reads(): before a layer has waited for a read, what one took in the background. */
+struct mp_learn_reads mp_cluster_reads(const struct mp_cluster_sim *sim, uint32_t server)
 {
     const struct mp_cluster_node *node = &sim->nodes[server];
+    double guess;
 
-    if (node->read_ns > 0)
-        return node->read_ns;
-    return (1 - node->forgotten) *
-           (node->fill_ns > 0 ? node->fill_ns
-                              : (double)mp_sim_load_ns(&sim->cluster->servers[server].machine,
-                                                       &sim->cluster->model));
+    if (node->reads.first_ns > 0)
+        return node->reads;
+    guess = (1 - node->forgotten) *
+            (node->fill_ns > 0 ? node->fill_ns
+                               : (double)mp_sim_load_ns(&sim->cluster->servers[server].machine,
+                                                        &sim->cluster->model));
+    return (struct mp_learn_reads){ guess, guess };
 }
 
 /* All that was read is there and computed. */
 static void learn_reads(struct mp_cluster_sim *sim, uint32_t server)
 {
     struct mp_cluster_node *node = &sim->nodes[server];
-    const double ns = (double)node->layer_end_ns - (double)node->routed_ns - (double)node->own_ns;
+    const double ns =
+        (double)node->layer_end_ns - (double)node->asked_until_ns - (double)node->own_ns;
 
     node->has_read = true;
     if (ns <= 0)
         return;
-    node->read_ns = mp_cluster_read_ns(sim, server);
-    mp_learn(&node->read_ns, ns / node->own_reads, 1);
+    node->reads = mp_cluster_reads(sim, server);
+    mp_learn_reads(&node->reads, ns, node->own_reads);
 }
 
 /* What the layer could have used and did not. */
@@ -339,7 +342,8 @@ static void forget(struct mp_cluster_sim *sim, uint32_t server, bool could_read)
     struct mp_cluster_node *node = &sim->nodes[server];
 
     if (could_read) {
-        mp_learn_forget(&node->read_ns);
+        mp_learn_forget(&node->reads.first_ns);
+        mp_learn_forget(&node->reads.more_ns);
         node->forgotten += (1 - node->forgotten) / MP_LEARN_FORGET;
     }
     for (uint32_t p = 0; p < sim->servers; p++) {
@@ -352,9 +356,11 @@ static void forget(struct mp_cluster_sim *sim, uint32_t server, bool could_read)
 
 /* Some of what the peer is asked for is read here instead. *own_p: when what is computed here is
  * done. True: at least one group. */
-static bool take_back(struct mp_cluster_sim *sim, uint32_t server, uint32_t peer, double *own_p)
+static bool take_back(struct mp_cluster_sim *sim, uint32_t server, uint32_t peer, uint32_t *reads_p,
+                      double *own_p)
 {
     struct mp_cluster_node *node = &sim->nodes[server];
+    const struct mp_learn_reads reads = mp_cluster_reads(sim, server);
     double left = (double)node->asked_ns[peer];
     uint32_t count = 0, taken;
 
@@ -368,8 +374,7 @@ static bool take_back(struct mp_cluster_sim *sim, uint32_t server, uint32_t peer
                 .compute_ns = (double)expert_ns(sim, server, tokens),
             };
     }
-    taken = mp_place_take_back(sim->take, count, mp_cluster_read_ns(sim, server),
-                               node->row_ns[peer], own_p, &left);
+    taken = mp_place_take_back(sim->take, count, &reads, node->row_ns[peer], reads_p, own_p, &left);
     node->asked_ns[peer] = (uint64_t)left;
     for (uint32_t i = 0; i < taken; i++) {
         struct mp_cluster_group *group = &node->groups[sim->take[i].number];
@@ -404,17 +409,20 @@ static void read_instead(struct mp_cluster_sim *sim, uint32_t server)
     struct mp_cluster_node *node = &sim->nodes[server];
     const bool may = sim->config->place->pages && sim->config->place->calls &&
                      sim->cluster->servers[server].reads;
+    const struct mp_learn_reads known = mp_cluster_reads(sim, server);
     double own = (double)node->own_ns;
-    uint32_t latest, left = 0;
+    uint32_t latest, left = 0, reads = 0;
 
     for (uint32_t i = 0; i < node->group_count; i++) {
-        if (node->groups[i].read)
-            own += mp_cluster_read_ns(sim, server) +
-                   (double)expert_ns(sim, server, node->groups[i].tokens);
+        if (!node->groups[i].read)
+            continue;
+        own += (double)expert_ns(sim, server, node->groups[i].tokens);
+        reads++;
     }
+    own += mp_learn_reads_ns(&known, reads);
     do
         latest = may ? latest_peer(node) : MP_CLUSTER_NONE;
-    while (latest != MP_CLUSTER_NONE && take_back(sim, server, latest, &own));
+    while (latest != MP_CLUSTER_NONE && take_back(sim, server, latest, &reads, &own));
     forget(sim, server, latest != MP_CLUSTER_NONE);
     for (uint32_t i = 0; i < node->peer_count; i++) {
         if (node->asked[node->peers[i]] > 0)
@@ -564,7 +572,7 @@ static void routed(struct mp_cluster_sim *sim, uint32_t server)
     }
     choose(sim, node, mp_cluster_step_tokens(sim, server));
     node->group_count = 0;
-    node->layer_end_ns = node->routed_ns = sim->now_ns;
+    node->layer_end_ns = sim->now_ns;
     node->asked_until_ns = 0;
     node->own_ns = node->own_reads = 0;
     if (as_rank)

@@ -106,7 +106,7 @@ static bool fetched_for_a_layer(double read_ns)
 
     w.rank->where[expert] = MP_WHERE_HERE;
     w.rank->own_reads = 1;
-    w.rank->read_ns = read_ns;
+    w.rank->reads.first_ns = read_ns;
     CHECK_EQ(mp_rank_fetch_missing(w.rank, &facts), MP_OK);
     CHECK_EQ(w.rank->own_reads, !has(40));
     return has(40);

@@ -76,10 +76,10 @@ static void a_message_is_compared_with_all_its_reads(void)
     struct world w;
 
     world_init(&w, "united", holder);
-    w.rank.read_ns = 400;
+    w.rank.reads = (struct mp_learn_reads){ 400, 400 };
     CHECK_EQ(asked(&w, 3, tokens), 7);
     CHECK_EQ(w.rank.own_reads, 0);
-    w.rank.read_ns = 200;
+    w.rank.reads = (struct mp_learn_reads){ 200, 200 };
     CHECK_EQ(asked(&w, 3, tokens), 0);
     CHECK_EQ(w.rank.own_reads, 3);
     CHECK_EQ(w.rank.steps, 2);
@@ -88,8 +88,41 @@ static void a_message_is_compared_with_all_its_reads(void)
     w.peers[1].samples = 31; /* not yet known */
     CHECK_EQ(asked(&w, 3, tokens), 7);
     world_init(&w, "prism", holder);
-    w.rank.read_ns = 200;
+    w.rank.reads = (struct mp_learn_reads){ 200, 200 };
     CHECK_EQ(asked(&w, 3, tokens), 7);
+}
+
+/* Three reads take 700 + 2 * 50 ns, less than 0.8 of 1054; one more than 0.8 of 1034, and the
+ * second of a layer that reads anyway 50. */
+static void more_reads_take_less_than_the_first(void)
+{
+    static const uint32_t holder[EXPERTS] = { 1, 1, 1 }, tokens[EXPERTS] = { 1, 1, 1 };
+    static const uint32_t kept[EXPERTS] = { 1, 0 };
+    struct world w;
+
+    world_init(&w, "united", holder);
+    w.rank.reads = (struct mp_learn_reads){ 700, 50 };
+    CHECK_EQ(asked(&w, 3, tokens), 0);
+    w.rank.reads = (struct mp_learn_reads){ 850, 50 };
+    CHECK_EQ(asked(&w, 1, tokens), 1);
+    world_init(&w, "united", kept);
+    w.rank.reads = (struct mp_learn_reads){ 700, 50 };
+    CHECK_EQ(asked(&w, 2, tokens), 0);
+    w.rank.reads = (struct mp_learn_reads){ 700, 700 };
+    CHECK_EQ(asked(&w, 2, tokens), 1);
+}
+
+/* The first read of a layer takes 500 ns, each more 60. */
+static void first_and_further_reads_are_learned(void)
+{
+    struct mp_learn_reads reads = { 200, 200 };
+
+    for (uint32_t i = 0; i < 300; i++)
+        mp_learn_reads(&reads, 500 + 60 * (i % 3), i % 3 + 1);
+    CHECK(fabs(reads.first_ns - 500) < 1 && fabs(reads.more_ns - 60) < 1);
+    CHECK(fabs(mp_learn_reads_ns(&reads, 4) - 680) < 4 && mp_learn_reads_ns(&reads, 0) == 0);
+    mp_learn_reads(&reads, 400, 3); /* less than one: the others are not negative */
+    CHECK(reads.more_ns > 40 && reads.more_ns < 50);
 }
 
 /* Expert 1 has 100 rows, 1000 ns of 2044. Read in 600 ns it leaves a message of 1044; what remains
@@ -100,7 +133,7 @@ static void what_has_many_rows_is_read(void)
     struct world w;
 
     world_init(&w, "united", holder);
-    w.rank.read_ns = 600;
+    w.rank.reads = (struct mp_learn_reads){ 600, 600 };
     CHECK_EQ(asked(&w, 3, tokens), 5);
 }
 
@@ -112,11 +145,11 @@ static void ranks_are_asked_side_by_side(void)
     struct world w;
 
     world_init(&w, "united", holder);
-    w.rank.read_ns = 700;
+    w.rank.reads = (struct mp_learn_reads){ 700, 700 };
     CHECK_EQ(asked(&w, 3, tokens), 7);
     w.peers[2].fixed_ns = 4096;
     CHECK_EQ(asked(&w, 3, tokens), 3);
-    w.rank.read_ns = 100;
+    w.rank.reads = (struct mp_learn_reads){ 100, 100 };
     CHECK_EQ(asked(&w, 3, tokens), 0);
 }
 
@@ -128,14 +161,14 @@ static void ways_that_are_not_taken_are_tried_again(void)
     uint32_t layers = 0;
 
     world_init(&w, "united", holder);
-    w.rank.read_ns = 1000;
+    w.rank.reads = (struct mp_learn_reads){ 1000, 1000 };
     for (; asked(&w, 2, tokens) == 3; layers++)
         CHECK(layers < 2000);
     CHECK(layers > 20 && fabs(w.peers[1].fixed_ns - 1024) < 10);
-    w.rank.read_ns = 250;
+    w.rank.reads = (struct mp_learn_reads){ 250, 250 };
     for (layers = 0; asked(&w, 2, tokens) == 0; layers++)
         CHECK(layers < 2000);
-    CHECK(layers > 20 && fabs(w.rank.read_ns - 250) < 3);
+    CHECK(layers > 20 && fabs(w.rank.reads.first_ns - 250) < 3);
 }
 
 /* No layer has waited for a read yet: what one took in the background stands for it, and the less
@@ -150,8 +183,9 @@ static void a_read_that_was_never_tried_is_tried(void)
     w.rank.fill_ns = 4000;
     for (; asked(&w, 2, tokens) == 3; layers++)
         CHECK(layers < 2000);
-    CHECK(layers > 100 && mp_rank_read_ns(&w.rank) < 420);
-    w.rank.read_ns = 800; /* it has been: the guess is not looked at any more */
+    CHECK(layers > 100 && mp_rank_reads(&w.rank).more_ns < 420);
+    w.rank.reads =
+        (struct mp_learn_reads){ 800, 800 }; /* it has been: the guess is not looked at any more */
     CHECK_EQ(asked(&w, 2, tokens), 3);
 }
 
@@ -162,7 +196,7 @@ static void rows_become_cheaper_where_nobody_is_asked(void)
     struct world w;
 
     world_init(&w, "united", holder);
-    w.rank.read_ns = 200;
+    w.rank.reads = (struct mp_learn_reads){ 200, 200 };
     w.peers[1].row_ns = 1000;
     for (uint32_t layers = 0; layers < 128; layers++)
         CHECK_EQ(asked(&w, 1, tokens), 0);
@@ -201,6 +235,8 @@ static void who_reads_is_asked_for_what_nobody_keeps(void)
 int main(void)
 {
     RUN(a_message_is_compared_with_all_its_reads);
+    RUN(more_reads_take_less_than_the_first);
+    RUN(first_and_further_reads_are_learned);
     RUN(what_has_many_rows_is_read);
     RUN(ranks_are_asked_side_by_side);
     RUN(ways_that_are_not_taken_are_tried_again);
