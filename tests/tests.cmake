@@ -214,6 +214,7 @@ mp_test(model/draft_model_test LIBS mp_engine TIMEOUT 300)
 mp_test(model/draft_head_test LIBS mp_engine PkgConfig::JANSSON m SOURCES tests/model/harness.c
     tests/model/repack_check.c tests/model/rewrite.c tests/model/tiny_model.c tests/support/npy.c
     ${TO_GGUF} TIMEOUT 300)
+mp_test(model/draft_memory_test LIBS mp_engine)
 mp_test(model/draft_test LIBS mp_engine m SOURCES tests/model/harness.c TIMEOUT 240)
 add_test(NAME system/chat/chat COMMAND python3 tests/system/chat/chat_test.py $<TARGET_FILE:moepager>
     WORKING_DIRECTORY ${PROJECT_SOURCE_DIR})

@@ -236,14 +236,18 @@ static uint64_t available_bytes(uint64_t room, uint64_t base, uint64_t margin)
     return room > all ? room - all : 0;
 }
 
-/* What of it the experts of the model get, where some of a layer that drafts have their share. */
+/* What of it the experts of the model get: those of a layer that drafts have their share, but no
+ * less than they need and no more than all of them. */
 static uint64_t divide_available(const struct mp_memory_plan *m, uint64_t bytes)
 {
     const double both = (double)m->expert_bytes + (double)m->draft.expert_bytes;
+    uint64_t draft = m->draft.full_bytes;
 
-    return m->draft.expert_bytes == 0
-               ? bytes
-               : (uint64_t)((double)bytes * ((double)m->expert_bytes / both));
+    if ((double)bytes * (double)m->draft.expert_bytes < both * (double)draft)
+        draft = (uint64_t)((double)bytes * ((double)m->draft.expert_bytes / both)) + 1;
+    if (draft < m->draft.smallest_bytes)
+        draft = m->draft.smallest_bytes;
+    return bytes > draft ? bytes - draft : 0;
 }
 
 static void choose_draft_budget(struct mp_memory_plan *m)

@@ -508,63 +508,6 @@ static void guesses_follow_the_states(void)
     check_guesses(64);
 }
 
-/* ---- memory */
-
-/* All that is there for every token. */
-static void check_resident(const struct mp_session *session)
-{
-    struct mp_engine_config engine = session->engine_config;
-    struct mp_model_config model = session->model;
-    const uint64_t states = SEQUENCES * engine.tokens_max * (uint64_t)model.hidden * sizeof(float);
-    uint64_t kv_bytes, state_bytes;
-    struct mp_weights *outline;
-
-    mp_drafting_config(&model);
-    engine.model = &model;
-    engine.wanted_max = 0;
-    CHECK_EQ(mp_engine_measure(&engine, &kv_bytes, &state_bytes), MP_OK);
-    CHECK_EQ(mp_weights_describe(session->checkpoint, &model, &outline), MP_OK);
-    CHECK(session->memory.draft.resident_bytes >=
-          outline->resident_bytes + kv_bytes + state_bytes + states);
-    mp_weights_destroy(outline);
-}
-
-static void its_experts_have_a_share_of_the_budget(void)
-{
-    struct mp_session session;
-    const struct mp_memory_plan *m = &session.memory;
-    uint64_t without, smallest;
-
-    use("", 0, true);
-    settings.run.prefill_tokens = 64;
-    settings.run.budget = (struct mp_share){ MP_SHARE_PPM, 500000 };
-    CHECK_EQ(open_session(models[0], &session), MP_OK);
-    without = m->total_bytes;
-    smallest = m->smallest_bytes;
-    mp_session_close(&session);
-    use(MP_DRAFT_HEAD_NAME, 2, true);
-    CHECK_EQ(open_session(models[0], &session), MP_OK);
-    check_resident(&session);
-    CHECK_EQ(2 * m->draft.expert_bytes, m->expert_bytes);
-    CHECK(m->draft.budget_bytes <= m->draft.expert_bytes / 2 + 4096);
-    CHECK(m->draft.budget_bytes >= m->draft.smallest_bytes);
-    CHECK(m->total_bytes >= without + m->draft.resident_bytes + m->draft.budget_bytes);
-    mp_session_close(&session);
-    settings.run.budget = (struct mp_share){ MP_SHARE_BYTES, smallest };
-    CHECK_EQ(open_session(models[0], &session), MP_OK); /* a token's experts have room always */
-    CHECK_EQ(m->draft.budget_bytes, m->draft.smallest_bytes);
-    CHECK(8 * m->draft.smallest_bytes >= 3 * m->draft.expert_bytes);
-    mp_session_close(&session);
-    settings.run.budget = (struct mp_share){ MP_SHARE_ALL, 0 };
-    CHECK_EQ(open_session(models[0], &session), MP_OK);
-    CHECK_EQ(m->draft.budget_bytes, m->draft.full_bytes);
-    mp_session_close(&session);
-    settings.run.budget = (struct mp_share){ MP_SHARE_AUTO, 0 };
-    CHECK_EQ(open_session(models[0], &session), MP_OK);
-    CHECK_EQ(m->draft.budget_bytes, m->draft.full_bytes);
-    mp_session_close(&session);
-}
-
 /* ---- refusals */
 
 static void expect_error(const char *model, const char *code, const char *words)
@@ -722,7 +665,6 @@ int main(void)
     RUN(a_copy_in_another_order_has_the_layer_too);
     RUN(a_layer_that_is_right_always_or_never);
     RUN(guesses_follow_the_states);
-    RUN(its_experts_have_a_share_of_the_budget);
     RUN(what_cannot_be_is_refused);
     RUN(a_broken_layer_is_named);
     RUN(a_broken_layer_of_a_file_is_named);
