@@ -30,6 +30,7 @@ failed.
 """
 import argparse
 import datetime
+import errno
 import fcntl
 import json
 import multiprocessing
@@ -58,6 +59,19 @@ BYTES_MOST = 4 << 30  # of its memory
 def call(*command):
     return subprocess.run(command, cwd=COPY, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
                           text=True, check=False)
+
+
+def started(command, **more):
+    """A mutant of the other worker may have taken what a new process needs; it is killed in the end."""
+    until = time.monotonic() + 2 * SECONDS
+    while True:
+        try:
+            return subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+                                    stdin=subprocess.DEVNULL, start_new_session=True, **more)
+        except OSError as error:
+            if error.errno not in (errno.EAGAIN, errno.ENOMEM) or time.monotonic() > until:
+                sys.exit(f"{command[0]} does not start: {error}")
+        time.sleep(1)
 
 
 class Tree:
@@ -146,10 +160,8 @@ class Tree:
         known = {entry["name"]: entry["value"] for entry in test["properties"]}
         environment = dict(os.environ, **dict(e.split("=", 1) for e in known.get("ENVIRONMENT", [])))
         limit = lambda: resource.setrlimit(resource.RLIMIT_DATA, (BYTES_MOST, BYTES_MOST))
-        process = subprocess.Popen(test["command"], cwd=known.get("WORKING_DIRECTORY", COPY),
-                                   env=environment, stdout=subprocess.DEVNULL,
-                                   stderr=subprocess.DEVNULL, stdin=subprocess.DEVNULL,
-                                   start_new_session=True, preexec_fn=limit)
+        process = started(test["command"], cwd=known.get("WORKING_DIRECTORY", COPY), env=environment,
+                          preexec_fn=limit)
         try:
             code = process.wait(seconds)
         except subprocess.TimeoutExpired:
