@@ -30,7 +30,8 @@
     X(DONE, "done")      /* nothing will be asked any more */                 \
     X(GATE, "gate")      /* nothing is under way here: ranks may come back */ \
     X(OPEN, "open")      /* all have said so */                               \
-    X(WANT, "want")      /* no request is left here: is there one to take? */ \
+    X(WANT, "want")      /* there is nothing to do here: a request, please */ \
+    X(BUSY, "busy")      /* there is */                                       \
     X(TAKE, "take")      /* one: its number is the id */                      \
     X(STAY, "stay")      /* not all have */                                   \
     X(GIVEUP, "give up") /* a placement will not be in use */                 \

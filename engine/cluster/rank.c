@@ -130,7 +130,8 @@ static enum mp_status take(struct mp_rank *rank, uint32_t from, const struct mp_
     case MP_MESSAGE_BYTES: mp_rank_take_bytes(rank, from, message); break;
     case MP_MESSAGE_RESULT: return mp_rank_take_results(rank, message);
     case MP_MESSAGE_DONE: rank->peer[from].done = true; break;
-    case MP_MESSAGE_WANT: mp_rank_take_want(rank, from); break;
+    case MP_MESSAGE_WANT: mp_rank_take_want(rank, from, true); break;
+    case MP_MESSAGE_BUSY: mp_rank_take_want(rank, from, false); break;
     case MP_MESSAGE_TAKE: mp_rank_take_given(rank, from, message->head->id); break;
     case MP_MESSAGE_GATE:
     case MP_MESSAGE_OPEN:
@@ -247,7 +248,8 @@ enum mp_status mp_rank_idle(struct mp_rank *rank, uint64_t until_ns)
             status = mp_rank_follow_restart(rank);
         if (rank->given_count > 0)
             break;
-        mp_rank_want(rank);
+        if (mp_rank_now_ns(rank) < until_ns)
+            mp_rank_want(rank);
         if (status == MP_OK && cancel != NULL && *cancel)
             return mp_fail(MP_ERR_CANCELED, "E_CANCELED", "interrupted");
         if (rank->leaving ? tell_done(rank) && all_done(rank) && !mp_rank_expects(rank)

@@ -44,6 +44,7 @@ struct mp_peer {
     bool garbled;   /* it sent what is no message */
     bool returning; /* it was started again, and has not said hello */
     bool wanted;    /* it was asked for a request and has not answered */
+    bool wants;     /* it has asked for one, and none waited */
     uint32_t gated; /* its last GATE */
 };
 
@@ -77,8 +78,7 @@ struct mp_rank {
     uint64_t found_ns; /* when the message that is handled was looked for */
 
     uint64_t given[2 * MP_RANKS_MAX]; /* requests of others that wait here, the oldest first */
-    uint32_t given_count, want_next;
-    uint64_t want_ns; /* of the last WANT */
+    uint32_t given_count;
 
     uint64_t lost_ns;        /* when the last one was lost */
     uint32_t attempt;        /* to start ranks again: how many have ended */
@@ -243,9 +243,12 @@ bool mp_rank_send_results(struct mp_rank *rank, uint32_t to, const struct mp_ran
                           uint32_t first);
 
 /* rank_requests.c: requests that move. */
-void mp_rank_take_want(struct mp_rank *rank, uint32_t from);
+void mp_rank_take_want(struct mp_rank *rank, uint32_t from, bool wants);
 void mp_rank_take_given(struct mp_rank *rank, uint32_t from, uint64_t request);
+/* There is nothing to do here. */
 void mp_rank_want(struct mp_rank *rank);
+/* There is: nothing is wanted any more, and what waits goes to who wants it. */
+void mp_rank_follow_requests(struct mp_rank *rank);
 
 /* rank_restart.c */
 enum mp_status mp_rank_follow_restart(struct mp_rank *rank) MP_MUST_CHECK;

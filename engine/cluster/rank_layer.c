@@ -228,6 +228,7 @@ static enum mp_status poll(void *ctx)
     bool any;
     enum mp_status status = mp_rank_receive(rank, &any);
 
+    mp_rank_follow_requests(rank);
     if (status == MP_OK)
         status = mp_rank_follow_epoch(rank);
     return status == MP_OK ? mp_rank_follow_restart(rank) : status;

@@ -1,13 +1,12 @@
 /*
- * Requests that move: a rank that has nothing to do asks the others in turn, and one whose requests
- * wait gives it the oldest. So a request begins where a rank is free first.
+ * Requests that move: a rank that has nothing to do asks all others for one. Whose requests wait
+ * gives it the oldest, at once or when one does; so nobody asks again and again, which would take
+ * time of ranks that compute. Who has begun a request of its own says so.
  */
 #include <string.h>
 
 #include "engine/cluster/rank_int.h"
 
-/* Between two questions. */
-#define WANT_NS UINT64_C(1000000)
 #define NONE UINT64_MAX
 
 /* Of each rank there is one question at a time, and of this one what it could not give away. */
@@ -22,42 +21,67 @@ bool mp_rank_is_there(const struct mp_rank *rank, uint32_t peer)
     return peer == rank->self || rank->peer[peer].state == MP_PEER_LIVE;
 }
 
-void mp_rank_want(struct mp_rank *rank)
+static bool say(struct mp_rank *rank, uint32_t to, enum mp_message_kind kind, uint64_t request)
 {
-    const uint64_t now = mp_rank_now_ns(rank);
     struct mp_message_head head;
-    struct mp_peer *peer;
 
-    if (rank->config.give == NULL || rank->ranks < 2 || now - rank->want_ns < WANT_NS)
-        return;
-    rank->want_ns = now;
-    rank->want_next = (rank->want_next + 1) % rank->ranks;
-    if (rank->want_next == rank->self)
-        rank->want_next = (rank->want_next + 1) % rank->ranks;
-    peer = &rank->peer[rank->want_next];
-    if (peer->state != MP_PEER_LIVE || peer->done || peer->wanted)
-        return;
-    mp_rank_head(rank, &head, MP_MESSAGE_WANT, sizeof(head));
-    peer->wanted = mp_rank_send(rank, rank->want_next, &head, sizeof(head));
+    mp_rank_head(rank, &head, kind, sizeof(head));
+    head.id = request;
+    return mp_rank_send(rank, to, &head, sizeof(head));
 }
 
-void mp_rank_take_want(struct mp_rank *rank, uint32_t from)
+void mp_rank_want(struct mp_rank *rank)
 {
-    struct mp_message_head head;
-    uint64_t request = NONE;
-    const bool any =
-        rank->config.give != NULL && rank->config.give(rank->config.give_ctx, from, &request);
+    for (uint32_t p = 0; rank->config.give != NULL && p < rank->ranks; p++) {
+        struct mp_peer *peer = &rank->peer[p];
 
-    mp_rank_head(rank, &head, MP_MESSAGE_TAKE, sizeof(head));
-    head.id = any ? request : NONE;
-    if (!mp_rank_send(rank, from, &head, sizeof(head)) && any)
+        if (p != rank->self && peer->state == MP_PEER_LIVE && !peer->done && !peer->wanted)
+            peer->wanted = say(rank, p, MP_MESSAGE_WANT, 0);
+    }
+}
+
+/* One that waits goes to a rank that wants it; false: none does wait. */
+static bool offer(struct mp_rank *rank, uint32_t to)
+{
+    uint64_t request = NONE;
+
+    if (!rank->config.give(rank->config.give_ctx, to, &request))
+        return false;
+    rank->peer[to].wants = false;
+    if (!say(rank, to, MP_MESSAGE_TAKE, request))
         put(rank, request); /* it stays here */
+    return true;
+}
+
+void mp_rank_follow_requests(struct mp_rank *rank)
+{
+    bool any = rank->config.give != NULL;
+
+    for (uint32_t p = 0; any && p < rank->ranks; p++) {
+        struct mp_peer *peer = &rank->peer[p];
+
+        if (peer->wanted && say(rank, p, MP_MESSAGE_BUSY, 0))
+            peer->wanted = false;
+    }
+    for (uint32_t i = 1; any && i < rank->ranks; i++) {
+        const uint32_t p = (rank->self + i) % rank->ranks;
+
+        if (rank->peer[p].wants && rank->peer[p].state == MP_PEER_LIVE)
+            any = offer(rank, p);
+    }
+}
+
+void mp_rank_take_want(struct mp_rank *rank, uint32_t from, bool wants)
+{
+    rank->peer[from].wants = wants && rank->config.give != NULL;
+    if (rank->peer[from].wants)
+        (void)offer(rank, from);
 }
 
 void mp_rank_take_given(struct mp_rank *rank, uint32_t from, uint64_t request)
 {
     rank->peer[from].wanted = false;
-    if (rank->config.give != NULL && request != NONE)
+    if (rank->config.give != NULL)
         put(rank, request);
 }
 

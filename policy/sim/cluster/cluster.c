@@ -213,13 +213,12 @@ static uint32_t place_to_wait(const struct mp_cluster_sim *sim, uint32_t server)
 {
     uint32_t best = server;
 
-    for (uint32_t n = 0; sim->config->place->redirects && mp_cluster_as_ranks(sim); n++) {
-        if (n == sim->servers || is_idle(&sim->nodes[server]))
-            return server;
-        if (is_idle(&sim->nodes[n]))
+    for (uint32_t i = 0; sim->config->place->redirects && mp_cluster_as_ranks(sim); i++) {
+        const uint32_t n = (server + i) % sim->servers; /* as engine/cluster/rank_requests.c */
+
+        if (i == sim->servers || is_idle(&sim->nodes[n]))
             return n;
     }
-
     for (uint32_t n = 0; sim->config->place->redirects && n < sim->servers; n++) {
         const struct mp_cluster_node *node = &sim->nodes[n], *to = &sim->nodes[best];
 

@@ -101,9 +101,9 @@ static void right_ones(void)
             kind == MP_MESSAGE_REFUSE || kind == MP_MESSAGE_BEAT || kind == MP_MESSAGE_READY ||
             kind == MP_MESSAGE_SWITCH || kind == MP_MESSAGE_DONE || kind == MP_MESSAGE_RESULT ||
             kind == MP_MESSAGE_GATE || kind == MP_MESSAGE_OPEN || kind == MP_MESSAGE_STAY ||
-            kind == MP_MESSAGE_WANT || kind == MP_MESSAGE_TAKE || kind == MP_MESSAGE_LEAVE ||
-            kind == MP_MESSAGE_HAVE || kind == MP_MESSAGE_LEFT || kind == MP_MESSAGE_GIVEUP ||
-            kind == MP_MESSAGE_FETCH;
+            kind == MP_MESSAGE_WANT || kind == MP_MESSAGE_BUSY || kind == MP_MESSAGE_TAKE ||
+            kind == MP_MESSAGE_LEAVE || kind == MP_MESSAGE_HAVE || kind == MP_MESSAGE_LEFT ||
+            kind == MP_MESSAGE_GIVEUP || kind == MP_MESSAGE_FETCH;
 
         CHECK(mp_message_kind_name(kind)[0] != '\0');
         if (bare)
