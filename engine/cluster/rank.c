@@ -14,6 +14,7 @@
 
 #define BEAT_NS UINT64_C(1000000000)
 #define WAIT_NS UINT64_C(200000)
+#define LONG_BYTES 65456 /* Open MPI sends a longer message over TCP in parts */
 
 /* Of ranks, on the timeline, which does not copy them. */
 #define TEN(rank)                                                                             \
@@ -70,6 +71,7 @@ bool mp_rank_send(struct mp_rank *rank, uint32_t to, void *message, uint64_t byt
         return false;
     status = transport->ops->send(transport, to, message, bytes);
     rank->report.messages += status == MP_OK;
+    rank->report.long_messages += status == MP_OK && bytes > LONG_BYTES;
     if (status == MP_OK)
         rank->report.sent_bytes += bytes;
     else if (status == MP_ERR_CLUSTER)

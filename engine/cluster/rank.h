@@ -85,6 +85,7 @@ struct mp_rank_report {
     uint64_t calls, served;     /* to others; for others */
     uint64_t sent_bytes;        /* all messages */
     uint64_t messages;          /* their number */
+    uint64_t long_messages;     /* of those, the ones that go in parts */
     uint64_t redone;            /* calls that were not answered and computed elsewhere */
     uint64_t late;              /* replies that nobody waited for */
     uint64_t wait_ns;           /* for replies, with nothing else to do */
