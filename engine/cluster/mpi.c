@@ -6,11 +6,13 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/prctl.h>
 #include <time.h>
 #include <unistd.h>
 
 #include "engine/cluster/mpi_module.h"
 #include "vmm/base/assert.h"
+#include "vmm/base/clock.h"
 #include "vmm/base/error.h"
 
 struct transport {
@@ -18,14 +20,21 @@ struct transport {
     const struct mp_mpi_module *module;
     struct mp_mpi *mpi;
     void *library;
+    uint64_t active_ns; /* when a message left or came last */
 };
+
+static uint64_t now_ns(void)
+{
+    return mp_clock_now_ns(mp_clock_monotonic());
+}
 
 static enum mp_status mpi_send(struct mp_transport *super, uint32_t to, const void *data,
                                uint64_t bytes)
 {
-    const struct transport *transport = (struct transport *)super;
+    struct transport *transport = (struct transport *)super;
 
     mp_assert(bytes <= INT_MAX);
+    transport->active_ns = now_ns();
     switch (transport->module->send(transport->mpi, (int)to, data, bytes)) {
     case MP_MPI_SENT: return MP_OK;
     case MP_MPI_FULL: return MP_ERR_BUSY;
@@ -40,7 +49,7 @@ static enum mp_status mpi_send(struct mp_transport *super, uint32_t to, const vo
 static enum mp_status mpi_poll(struct mp_transport *super, uint64_t bytes_max,
                                struct mp_arrival *arrival_p, bool *found_p)
 {
-    const struct transport *transport = (struct transport *)super;
+    struct transport *transport = (struct transport *)super;
     void *data = NULL;
     size_t bytes = 0;
     int from = 0;
@@ -51,20 +60,30 @@ static enum mp_status mpi_poll(struct mp_transport *super, uint64_t bytes_max,
     if (result == MP_MPI_FAILED)
         return mp_fail(MP_ERR_CLUSTER, "E_CLUSTER_MPI", "MPI: %s",
                        transport->module->text(transport->mpi));
+    if (*found_p)
+        transport->active_ns = now_ns();
     *arrival_p = (struct mp_arrival){
         .from = (uint32_t)from, .lost = result == MP_MPI_LOST, .data = data, .bytes = bytes
     };
     return MP_OK;
 }
 
-/* MPI has nothing to sleep on, so this looks again soon. */
-#define SLEEP_NS 50000
+/*
+ * MPI has nothing to sleep on, so this looks again soon: the sooner, the less time has passed since
+ * the last message, as an answer, or the call of the next layer, follows soon.
+ */
+#define NAP_PART 8 /* of that time */
+#define NAP_NS_MIN 10000
+#define NAP_NS_MAX 200000
 
 static void mpi_wait(struct mp_transport *super, uint64_t ns)
 {
-    const struct timespec nap = { .tv_nsec = ns < SLEEP_NS ? (long)ns : SLEEP_NS };
+    const struct transport *transport = (struct transport *)super;
+    const uint64_t part = (now_ns() - transport->active_ns) / NAP_PART;
+    const uint64_t nap_ns = part < NAP_NS_MIN ? NAP_NS_MIN : part > NAP_NS_MAX ? NAP_NS_MAX : part;
+    const struct timespec nap = { .tv_nsec = (long)(nap_ns < ns ? nap_ns : ns) };
 
-    (void)super;
+    (void)prctl(PR_SET_TIMERSLACK, 1UL); /* of this thread; 50 us is the usual, added to each nap */
     nanosleep(&nap, NULL);
 }
 
