@@ -23,8 +23,8 @@ struct mp_take_group {
  * many as let the layer end earliest, and none if that is not clearly earlier than without. They
  * are put first, those with most tokens before others, as those are the dearest to send.
  *
- * *reads_p: how many experts are read here anyway; *own_p: when what is computed here is expected to
- * be done; *left_p: when the server's message is expected back. All are as they would be then.
+ * *reads_p: how many experts are read here anyway; *own_p: when what is computed here is expected
+ * to be done; *left_p: when the server's message is expected back. All are as they would be then.
  */
 uint32_t mp_place_take_back(struct mp_take_group *groups, uint32_t count,
                             const struct mp_learn_reads *reads, double row_ns, uint32_t *reads_p,

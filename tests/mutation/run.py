@@ -117,7 +117,7 @@ class Tree:
             source, target = ROOT / name, COPY / name
             target.parent.mkdir(parents=True, exist_ok=True)
             if not target.exists() or target.read_bytes() != source.read_bytes():
-                shutil.copyfile(source, target)
+                shutil.copy(source, target)  # and its mode: tests run scripts
         known = set(self.names)
         for folder, folders, files in os.walk(COPY):
             folders[:] = [name for name in folders if Path(folder, name) != BUILD]

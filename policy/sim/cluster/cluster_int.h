@@ -124,8 +124,8 @@ struct mp_cluster_node {
     uint32_t *peers;    // (servers): peers that are asked
     uint32_t peer_count;
 
-    /* What it has learned as a rank (policy/place/learn.h), and of the open layer: when it was
-     * routed, calls were sent, and what is computed and read here. */
+    /* What it has learned as a rank (policy/place/learn.h), and of the open layer: when
+     * calls were sent, and what is computed and read here. */
     double *fixed_ns, *row_ns;   // (servers)
     uint32_t *samples;           // (servers)
     uint64_t *sent_ns;           // (servers)
