@@ -30,7 +30,6 @@ failed.
 """
 import argparse
 import datetime
-import errno
 import fcntl
 import json
 import multiprocessing
@@ -62,16 +61,11 @@ def call(*command):
 
 
 def started(command, **more):
-    """A mutant of the other worker may have taken what a new process needs; it is killed in the end."""
-    until = time.monotonic() + 2 * SECONDS
-    while True:
-        try:
-            return subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
-                                    stdin=subprocess.DEVNULL, start_new_session=True, **more)
-        except OSError as error:
-            if error.errno not in (errno.EAGAIN, errno.ENOMEM) or time.monotonic() > until:
-                sys.exit(f"{command[0]} does not start: {error}")
-        time.sleep(1)
+    try:
+        return subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+                                stdin=subprocess.DEVNULL, start_new_session=True, **more)
+    except OSError as error:
+        sys.exit(f"{command[0]} does not start: {error}")
 
 
 class Tree:
