@@ -55,13 +55,13 @@ static bool offer(struct mp_rank *rank, uint32_t to)
 
 void mp_rank_follow_requests(struct mp_rank *rank)
 {
-    bool any = rank->config.give != NULL;
+    bool any = true;
 
-    for (uint32_t p = 0; any && p < rank->ranks; p++) {
-        struct mp_peer *peer = &rank->peer[p];
-
-        if (peer->wanted && say(rank, p, MP_MESSAGE_BUSY, 0))
-            peer->wanted = false;
+    if (rank->config.give == NULL)
+        return;
+    for (uint32_t p = 0; p < rank->ranks; p++) {
+        if (rank->peer[p].wanted && say(rank, p, MP_MESSAGE_BUSY, 0))
+            rank->peer[p].wanted = false;
     }
     for (uint32_t i = 1; any && i < rank->ranks; i++) {
         const uint32_t p = (rank->self + i) % rank->ranks;
