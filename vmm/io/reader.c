@@ -277,7 +277,8 @@ enum mp_ticket_state mp_ticket_state(const struct mp_ticket *ticket)
 bool mp_ticket_has(const struct mp_ticket *ticket, uint32_t extent)
 {
     mp_assert(extent < ticket->extent_count);
-    return (atomic_load_explicit(&ticket->arrived, memory_order_acquire) & 1u << extent) != 0;
+    return mp_ticket_state(ticket) == MP_TICKET_DONE ||
+           (atomic_load_explicit(&ticket->arrived, memory_order_acquire) & 1u << extent) != 0;
 }
 
 static bool has_left(const struct mp_ticket *ticket)

@@ -82,7 +82,8 @@ struct mp_ticket {
         read_bytes; /* bytes returned by the kernel; with `direct` up to a block more per read */
 
     /* Private to the reader. */
-    _Atomic(uint32_t) arrived; /* bits of extents, released when all bytes are in memory */
+    _Atomic(uint32_t) arrived; /* bits of extents, released when all bytes are in memory; not of
+                                * the last one, which comes with the state */
     _Atomic(int) state;        /* release store by the reader, acquire load by everybody else */
     struct mp_ticket *prev, *next;
     bool linked;    /* in a list of the reader: some chunks are not submitted yet */
@@ -215,7 +216,7 @@ bool mp_reader_cancel(struct mp_reader *reader, struct mp_ticket *ticket);
 enum mp_ticket_state mp_ticket_state(const struct mp_ticket *ticket);
 
 /* Are all bytes of this extent in memory? Only for reads of files. They stay when the ticket fails
- * later. */
+ * later. True of all extents only when the ticket is final. */
 bool mp_ticket_has(const struct mp_ticket *ticket, uint32_t extent);
 
 /* Block until the ticket is final, or IDLE because it was cancelled. A warning is logged if nothing

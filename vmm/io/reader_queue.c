@@ -408,7 +408,8 @@ void mp_chunk_read(struct mp_reader *reader, struct mp_chunk *chunk)
     } while (mp_chunk_result(reader, chunk, result));
 }
 
-/* A chunk has ended: is that all of its extent, which others may use before the rest? */
+/* A chunk has ended, others of its ticket not yet: is that all of its extent, which others may use
+ * before the rest? */
 static void note_extent(struct mp_reader *reader, struct mp_ticket *ticket, uint32_t extent)
 {
     mp_assert(ticket->extent_chunks[extent] > 0);
@@ -448,9 +449,10 @@ void mp_reader_complete_locked(struct mp_reader *reader, struct mp_chunk *chunk)
         if (ticket->linked)
             mp_ticket_list_remove(&reader->lists[ticket->priority], ticket);
     }
-    note_extent(reader, ticket, chunk->extent);
     if (ticket->chunks_in_flight == 0 && !ticket->linked)
         mp_reader_finish_locked(reader, ticket);
+    else
+        note_extent(reader, ticket, chunk->extent);
 }
 
 void mp_reader_work(struct mp_reader *reader)

@@ -22,7 +22,8 @@ struct gate_clock {
     pthread_mutex_t lock;
     pthread_cond_t opened;
     bool open;
-    unsigned passes; /* calls that go through the closed gate */
+    unsigned passes;  /* calls that go through the closed gate */
+    unsigned waiting; /* threads */
     uint64_t time_ns;
 };
 
@@ -32,8 +33,10 @@ static uint64_t gate_now_ns(struct mp_clock *clock)
     uint64_t time_ns;
 
     pthread_mutex_lock(&gate->lock);
+    gate->waiting++;
     while (!gate->open && gate->passes == 0 && !pthread_equal(pthread_self(), gate->owner))
         pthread_cond_wait(&gate->opened, &gate->lock);
+    gate->waiting--;
     if (!gate->open && !pthread_equal(pthread_self(), gate->owner))
         gate->passes--;
     time_ns = ++gate->time_ns;
@@ -55,6 +58,19 @@ static void gate_let_one_pass(struct gate_clock *gate)
     gate->passes++;
     pthread_cond_broadcast(&gate->opened);
     pthread_mutex_unlock(&gate->lock);
+}
+
+/* Until all passes are used, and somebody waits for the next. */
+static void gate_wait(struct gate_clock *gate)
+{
+    bool done = false;
+
+    while (!done) {
+        pthread_mutex_lock(&gate->lock);
+        done = gate->passes == 0 && gate->waiting > 0;
+        pthread_mutex_unlock(&gate->lock);
+        usleep(100);
+    }
 }
 
 #define GATED 6
@@ -329,7 +345,7 @@ static bool is_first_there(void *ctx)
 }
 
 /* With by_extent the first extent of a ticket is there, and known to be, while the second one waits
- * for the first one of the next ticket. */
+ * for the first one of the next ticket. Whose last one is there is final. */
 static void first_extents_come_first(void)
 {
     static struct gated g;
@@ -354,6 +370,13 @@ static void first_extents_come_first(void)
         CHECK_EQ(
             mp_reader_wait_any_or(g.reader, (struct mp_ticket *const[]){ first }, 1, &interrupt),
             1);
+        CHECK(mp_ticket_has(first, 0) && !mp_ticket_has(first, 1));
+        CHECK_EQ(mp_ticket_state(first), MP_TICKET_STARTED);
+        /* The start of the second one. Then the last chunk of the first one has come, which is
+         * about to end. */
+        gate_wait(&g.gate);
+        gate_let_one_pass(&g.gate);
+        gate_wait(&g.gate);
         CHECK(mp_ticket_has(first, 0) && !mp_ticket_has(first, 1));
         CHECK_EQ(mp_ticket_state(first), MP_TICKET_STARTED);
     }
