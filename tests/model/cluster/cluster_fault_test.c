@@ -437,14 +437,14 @@ static void what_waits_later_is_given(struct mp_rank *rank, struct loopback *net
 /* Who has nothing to do asks once, and says once that it has. */
 static void who_is_idle_asks(struct mp_rank *rank, struct loopback *net, struct mp_clock *clock)
 {
-    CHECK_EQ(mp_rank_idle(rank, mp_clock_now_ns(clock) + 3000000), MP_OK);
+    CHECK_EQ(mp_rank_idle(rank, mp_clock_now_ns(clock) + 50 * MS), MP_OK);
     (void)fetch_given(net);
     CHECK(heard[MP_MESSAGE_WANT] == 1 && heard[MP_MESSAGE_BUSY] == 0);
     (void)given_in_a_layer(rank, net, MP_MESSAGE_KIND_COUNT);
     CHECK(heard[MP_MESSAGE_WANT] == 0 && heard[MP_MESSAGE_BUSY] == 1);
     (void)given_in_a_layer(rank, net, MP_MESSAGE_KIND_COUNT);
     CHECK(heard[MP_MESSAGE_WANT] == 0 && heard[MP_MESSAGE_BUSY] == 0);
-    CHECK_EQ(mp_rank_idle(rank, mp_clock_now_ns(clock) + 1000), MP_OK);
+    CHECK_EQ(mp_rank_idle(rank, mp_clock_now_ns(clock) + 50 * MS), MP_OK);
     (void)fetch_given(net);
     CHECK_EQ(heard[MP_MESSAGE_WANT], 1);
 }
