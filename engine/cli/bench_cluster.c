@@ -93,12 +93,14 @@ static enum mp_status run_request(struct mp_bench_cluster *bench, uint32_t numbe
     };
     struct mp_output output = { 0 };
     struct mp_generate_stats stats;
+    const uint64_t cpu_ns = mp_clock_cpu_ns();
     enum mp_status status;
 
     bench->runs[number] = 1 + bench->c.transport->rank;
     bench->digest = UINT64_C(14695981039346656037);
     bench->first_ns = arrival_ns(bench, number);
     status = mp_generate(&config, &prompt, 1, &output, &stats);
+    bench->cpu_ns += mp_clock_cpu_ns() - cpu_ns;
     if (status == MP_ERR_CLUSTER)
         mp_log_warn("cluster", "request %u failed: %s", number, mp_error_last()->text);
     if (status == MP_OK || status == MP_ERR_CLUSTER) {

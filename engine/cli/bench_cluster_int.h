@@ -18,7 +18,8 @@ struct mp_bench_cluster {
     struct mp_cluster_rank c;
     struct mp_requests requests;
     struct mp_session session;
-    uint32_t done; /* requests of this rank */
+    uint32_t done;   /* requests of this rank */
+    uint64_t cpu_ns; /* of processors, while requests were computed */
     uint64_t start_ns;
     uint32_t first;            /* no request below waits */
     uint32_t *runs;            // (requests): 1 + the rank that runs it; 0: it waits

@@ -117,6 +117,7 @@ void mp_bench_print_json(const struct mp_bench_cluster *bench, const struct mp_r
     mp_json_put_u64(&json, "long_messages", r->long_messages);
     mp_json_put_u64(&json, "redone", r->redone);
     mp_json_put_u64(&json, "late", r->late);
+    mp_json_put_f64(&json, "cpu_s", (double)bench->cpu_ns / 1e9);
     mp_json_put_f64(&json, "wait_s", (double)r->wait_ns / 1e9);
     mp_json_put_u64(&json, "kept", r->kept);
     mp_json_put_u64(&json, "migrations", r->migrations);

@@ -11,6 +11,7 @@ import statistics
 import subprocess
 
 LEAST = 0.001  # us: keys that must not be 0
+MOST = 1e5  # us: no number that is looked for is as high
 HEAD_BYTES = 48
 ONCE_BYTES = 65536  # Open MPI's btl_tcp_eager_limit
 GROUP_BYTES = 12  # an expert's number and rows, and the number of a row
@@ -140,6 +141,20 @@ def measure_calls(args, config, folder, runs):
     return times, measure_messages(args, config, asking, answering, passes, times)
 
 
+def measure_read_work(config, folder, runs, times):
+    """us of processors for a read, if one server's users ask: what the rank took of them beside layers
+    and experts."""
+    took, reads = 0.0, 0
+    for run in runs:
+        events = read_events(folder / f"timeline.{run}.local.0")
+        took += json.loads((folder / f"said.{run}.local.0").read_text())["cpu_s"] * 1e6
+        for one in read_forwards(events):
+            took -= sum(e["dur"] for e in one["experts"])
+            took -= config["num_hidden_layers"] * (times["layer_us"] + times["layer_token_us"] * one["tokens"])
+        reads += sum(e["name"] in ("demand", "prefetch") for e in events)
+    return max(0, took / reads)
+
+
 def measure_passes(folder, run, place, ranks):
     """us of all forward passes of the run."""
     return sum(one["end"] - one["at"] for n in range(ranks)
@@ -210,10 +225,14 @@ def passes_of(args, folder, who, place, runs):
     return measured, simulated
 
 
-def fit(put, measured, simulated, high, steps=12):
-    """The number up to `high` with which so much is simulated as was measured, which grows with it."""
-    low = 0.0
-    for _ in range(steps):
+def fit(put, measured, simulated):
+    """The number with which so much is simulated as was measured, which grows with it."""
+    low, high = 0.0, 16.0
+    put(high)
+    while high < MOST and simulated() < measured:
+        low, high = high, 2 * high
+        put(high)
+    for _ in range(6):
         put((low + high) / 2)
         if simulated() < measured:
             low = (low + high) / 2
@@ -227,14 +246,14 @@ def put_way(args, folder, every, calls):
     """What processors, which all servers share, do for a message on its way: so much that passes take
     what they took in runs in which all ask at once."""
     measured, simulated = passes_of(args, folder, "every", "uniform", every)
-    calls["way_us"] = fit(lambda us: set_keys(folder, {"way_us": us}), measured, simulated, 2000.0)
+    calls["way_us"] = fit(lambda us: set_keys(folder, {"way_us": us}), measured, simulated)
 
 
-def put_load(args, times, folder, own, every):
-    """What a read takes of the disk (and of processors), which all servers share; and how long it
+def put_load(args, config, times, folder, own, every):
+    """What a read takes of processors and of the disk, which all servers share; and how long it
     makes a layer wait beside that: so long that passes take what they took in runs in which one
     server's users ask, and in runs in which all ask at once."""
-    keys = {}
+    keys = {"load_work_us": measure_read_work(config, folder, own, times)}
     one, one_simulated = passes_of(args, folder, "own", "local", own)
     all_of, all_simulated = passes_of(args, folder, "every", "local", every)
 
@@ -245,9 +264,9 @@ def put_load(args, times, folder, own, every):
     def put_disk(us):
         times["load_us"] = max(LEAST, us)
         write_machine(times, folder)
-        fit(put_read, one, one_simulated, 10000.0, 10)
+        fit(put_read, one, one_simulated)
 
-    fit(put_disk, all_of, all_simulated, 2000.0, 8)
+    fit(put_disk, all_of, all_simulated)
     return keys
 
 

@@ -29,6 +29,14 @@ struct mp_clock *mp_clock_monotonic(void)
     return &monotonic;
 }
 
+uint64_t mp_clock_cpu_ns(void)
+{
+    struct timespec taken;
+
+    clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &taken);
+    return in_ns(&taken);
+}
+
 uint64_t mp_clock_wall_s(void)
 {
     struct timespec now;

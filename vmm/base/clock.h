@@ -23,6 +23,9 @@ static inline uint64_t mp_clock_now_ns(struct mp_clock *clock)
 /* The system's monotonic clock. Static, never NULL, needs no destroy. */
 struct mp_clock *mp_clock_monotonic(void);
 
+/* Time of processors that this process has taken, all of its threads, from its start on. */
+uint64_t mp_clock_cpu_ns(void);
+
 /* Seconds since 1970, for dates that others read; never for measuring. */
 uint64_t mp_clock_wall_s(void);
 
