@@ -1,6 +1,7 @@
 /*
  * Placements: the first one, and in each epoch a new one if it pays. The lowest live rank
- * schedules: it gets what all ranks used, decides, and sends the placement; each rank gets what
+ * schedules: it gets what all ranks used, decides when all have said so, or a quarter of an epoch
+ * later without, and sends the placement; each rank gets what
  * it is to keep, in the background; when all have it, the scheduler lets all switch, each between
  * two layers. If a rank dies before that which was to keep some, or it takes too long, all stay
  * with what they had. If one dies that was the only one to keep an expert, there is a new placement
@@ -20,6 +21,8 @@
 #define UNKNOWN_LOAD_S 1e-2
 /* A placement that is not everywhere after so many deadlines is given up. */
 #define COPY_DEADLINES 12
+/* Part of an epoch that a decision waits for what others used. */
+#define COUNTS_WAIT 4
 
 uint32_t mp_rank_last_epoch(const struct mp_rank *rank)
 {
@@ -173,6 +176,7 @@ void mp_rank_take_stats(struct mp_rank *rank, uint32_t from, const struct mp_mes
 {
     struct mp_peer *peer = &rank->peer[from];
 
+    peer->counted = true;
     add_stats(rank, from, message->stats, message->tokens, message->calls);
     peer->load_s = message->stats->load_s;
     memcpy(rank->call_s + (size_t)from * rank->ranks, message->call_s,
@@ -272,6 +276,9 @@ static void decide(struct mp_rank *rank, bool always)
     const double horizon_s = (double)rank->config.horizon_ns / 1e9;
     struct numbers numbers = { { 0 }, { 0 }, { 0 }, { 0 }, { 0 }, { 0 } };
 
+    rank->due = false;
+    for (uint32_t p = 0; p < rank->ranks; p++)
+        rank->peer[p].counted = false;
     if (rank->copying) /* of another scheduler, who is silent */
         give_up(rank);
     fill_facts(rank, &numbers);
@@ -415,6 +422,19 @@ static bool place_orphans(struct mp_rank *rank)
     return true;
 }
 
+/* Who has nothing more to run says nothing more of it. */
+static bool all_counted(const struct mp_rank *rank)
+{
+    bool all = true;
+
+    for (uint32_t p = 0; p < rank->ranks; p++) {
+        const struct mp_peer *peer = &rank->peer[p];
+
+        all &= p == rank->self || peer->state != MP_PEER_LIVE || peer->done || peer->counted;
+    }
+    return all;
+}
+
 enum mp_status mp_rank_follow_epoch(struct mp_rank *rank)
 {
     const uint64_t now = mp_rank_now_ns(rank);
@@ -440,12 +460,15 @@ enum mp_status mp_rank_follow_epoch(struct mp_rank *rank)
     }
     if (place_orphans(rank))
         return MP_OK;
-    if (rank->config.epoch_ns == 0 || rank->leaving || rank->proposed ||
-        now - rank->epoch_ns < rank->config.epoch_ns)
+    if (rank->config.epoch_ns == 0 || rank->leaving || rank->proposed)
         return MP_OK;
-    rank->epoch_ns = now;
-    send_stats(rank, scheduler);
-    if (scheduler == rank->self && (rank->config.place->migrates || rank->config.always_adopts))
+    if (now - rank->epoch_ns >= rank->config.epoch_ns) {
+        rank->epoch_ns = now;
+        send_stats(rank, scheduler);
+        rank->due = rank->config.place->migrates || rank->config.always_adopts;
+    }
+    if (scheduler == rank->self && rank->due &&
+        (all_counted(rank) || now - rank->epoch_ns >= rank->config.epoch_ns / COUNTS_WAIT))
         decide(rank, rank->config.always_adopts);
     return MP_OK;
 }

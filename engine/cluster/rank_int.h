@@ -42,6 +42,7 @@ struct mp_peer {
     uint32_t told; /* of this rank's results: how many it was sent */
     bool told_done;
     bool garbled;   /* it sent what is no message */
+    bool counted;   /* its STATS have come since the last decision */
     bool returning; /* it was started again, and has not said hello */
     bool wanted;    /* it was asked for a request and has not answered */
     bool wants;     /* it has asked for one, and none waited */
@@ -109,7 +110,8 @@ struct mp_rank {
     bool stays;                     /* no new placement is possible; was said */
     bool placed, copying, proposed; /* the first is in use; the second comes; as the scheduler */
     uint32_t next_epoch;
-    uint64_t epoch_ns, stats_ns;       /* of the last decision; when counts began */
+    bool due;                          /* a decision, when all have said what they used */
+    uint64_t epoch_ns, stats_ns;       /* since when the epoch is; when counts began */
     double *tokens, *calls;            // (ids): this rank's, since the last message about them
     double *sum_tokens, *sum_calls;    // (ranks, ids): of all, as the scheduler knows them
     double *rank_seconds, *rank_steps; // (ranks): what those cover

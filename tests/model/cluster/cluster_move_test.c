@@ -420,6 +420,85 @@ static void a_switch_makes_a_call_local(void)
     close_world();
 }
 
+/* ---- when the scheduler decides */
+
+#define HOUR_NS (UINT64_C(3600000) * MS)
+
+/* As rank 0, at the end of an epoch of an hour. */
+static void open_at_the_end_of_an_epoch(void)
+{
+    open_world_of(0, NULL);
+    w.rank->config.always_adopts = true;
+    w.rank->config.epoch_ns = HOUR_NS;
+    w.rank->epoch_ns = now_ns() - HOUR_NS;
+}
+
+static void say_stats(uint32_t from)
+{
+    static struct said said;
+
+    memset(&said, 0, sizeof(said));
+    say(from, &said, MP_MESSAGE_STATS,
+        sizeof(struct mp_message_stats) + 2 * (IDS + 3) * sizeof(double));
+}
+
+static bool has_decided(void)
+{
+    static struct said said;
+
+    turn(MS);
+    return hear(2, MP_MESSAGE_PLACE, &said);
+}
+
+static void a_decision_waits_for_what_all_have_used(void)
+{
+    open_at_the_end_of_an_epoch();
+    CHECK(!has_decided());
+    say_stats(1);
+    CHECK(!has_decided());
+    say_stats(2);
+    CHECK(has_decided());
+    CHECK(!has_decided());
+    close_world();
+}
+
+/* It has said so before the epoch's end here, but once for each decision. */
+static void what_came_before_counts_once(void)
+{
+    open_at_the_end_of_an_epoch();
+    w.rank->epoch_ns = now_ns();
+    say_stats(1);
+    say_stats(2);
+    CHECK(!has_decided());
+    w.rank->epoch_ns -= HOUR_NS;
+    CHECK(has_decided());
+    w.rank->proposed = w.rank->copying = false;
+    w.rank->epoch_ns -= HOUR_NS;
+    CHECK(!has_decided());
+    close_world();
+}
+
+static void who_has_no_more_to_run_is_not_waited_for(void)
+{
+    open_at_the_end_of_an_epoch();
+    say_stats(2);
+    CHECK(!has_decided());
+    say_bare(1, MP_MESSAGE_DONE, 0);
+    CHECK(has_decided());
+    close_world();
+}
+
+static void who_is_silent_is_waited_for_a_while(void)
+{
+    open_at_the_end_of_an_epoch();
+    CHECK(!has_decided());
+    w.rank->epoch_ns -= HOUR_NS / 5;
+    CHECK(!has_decided());
+    w.rank->epoch_ns -= HOUR_NS / 15;
+    CHECK(has_decided());
+    close_world();
+}
+
 int main(void)
 {
     RUN(what_leaves_waits_until_another_rank_has_it);
@@ -438,5 +517,9 @@ int main(void)
     RUN(who_missed_a_placement_gets_it);
     RUN(what_has_come_is_computed_before_the_switch);
     RUN(a_switch_makes_a_call_local);
+    RUN(a_decision_waits_for_what_all_have_used);
+    RUN(what_came_before_counts_once);
+    RUN(who_has_no_more_to_run_is_not_waited_for);
+    RUN(who_is_silent_is_waited_for_a_while);
     return 0;
 }
