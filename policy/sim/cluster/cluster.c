@@ -110,6 +110,7 @@ static void take(struct mp_cluster_sim *sim, uint32_t devices, struct mp_arena *
         node->here_ns = mp_arena_take(arena, sim->ids, sizeof(*node->here_ns));
         node->used = mp_arena_take(arena, sim->ids, sizeof(*node->used));
         node->ahead = mp_arena_take(arena, sim->ids, sizeof(*node->ahead));
+        node->seen = mp_arena_take(arena, sim->ids, sizeof(*node->seen));
     }
 }
 
@@ -337,7 +338,10 @@ static enum mp_status epoch(struct mp_cluster_sim *sim)
         sim->epochs++;
         sim->result->migrations++;
         sim->result->copied += arrive;
-        mp_cluster_push(sim, sim->now_ns + ns, MP_CLUSTER_SWITCH, 0, 0);
+        if (mp_cluster_as_ranks(sim))
+            mp_cluster_memory_move(sim);
+        else
+            mp_cluster_push(sim, sim->now_ns + ns, MP_CLUSTER_SWITCH, 0, 0);
     }
     return status;
 }
@@ -349,12 +353,8 @@ static void switch_over(struct mp_cluster_sim *sim)
     for (uint32_t n = 0; n < sim->servers; n++)
         sim->nodes[n].copying = false;
     mp_cluster_list_holders(sim);
-    if (!mp_cluster_as_ranks(sim)) {
+    if (!mp_cluster_as_ranks(sim))
         mp_cluster_facts_clear(sim);
-        return;
-    }
-    for (uint32_t n = 0; n < sim->servers; n++)
-        mp_cluster_memory_switch(sim, n);
 }
 
 static void filled(struct mp_cluster_sim *sim, uint32_t server)

@@ -147,6 +147,8 @@ struct mp_cluster_node {
     uint64_t *here_ns; // (ids): when the expert is there, MP_CLUSTER_ABSENT: never
     uint64_t *used;    // (ids): in which of its layers last
     bool *ahead;       // (ids): read in the background and not used since
+    bool *seen;        // (ids): what has been there since a placement comes
+    bool ready;        /* so has all that the placement that comes keeps here */
     uint32_t held, room;
     uint64_t uses; /* layers that it computed, of others, too */
     bool filling;  /* a FILL will come */
@@ -249,8 +251,9 @@ void mp_cluster_use(struct mp_cluster_sim *sim, uint32_t server, uint32_t id);
 uint64_t mp_cluster_demand(struct mp_cluster_sim *sim, uint32_t server, uint32_t id, bool *read_p);
 /* Between layers: read some of what is to be kept and absent. */
 void mp_cluster_fill(struct mp_cluster_sim *sim, uint32_t server);
-/* Experts of the placement that is in use now have arrived. */
-void mp_cluster_memory_switch(struct mp_cluster_sim *sim, uint32_t server);
+/* There is a placement that is to come: a server reads what it keeps there, in the background, and
+ * a SWITCH comes when all have it. */
+void mp_cluster_memory_move(struct mp_cluster_sim *sim);
 
 /* ---- cluster_fetch.c ---- */
 

@@ -3,7 +3,8 @@
  * gives it and two slots more. A layer that has to read more than that takes the place of what is
  * kept, which comes back between layers, a few at a time. As with `--profile lru`: of what may go,
  * the least recently used goes; first what is not kept, then what is, and last what was read in the
- * background and not used since.
+ * background and not used since. While a placement comes, what that one keeps is kept, and nothing
+ * leaves that another server is yet to get (engine/cluster/rank_move.c).
  */
 #include <string.h>
 
@@ -35,6 +36,28 @@ bool mp_cluster_keeps(const struct mp_cluster_sim *sim, uint32_t server, uint32_
     return sim->placements[sim->current].device[(size_t)server * sim->ids + id] != 0;
 }
 
+/* In the placement that comes, if one does. */
+static bool is_to_keep(const struct mp_cluster_sim *sim, uint32_t server, uint32_t id)
+{
+    const uint32_t of = sim->switching ? 1 - sim->current : sim->current;
+
+    return sim->placements[of].device[(size_t)server * sim->ids + id] != 0;
+}
+
+/* Does another server need it here until it has it, too? */
+static bool is_needed(const struct mp_cluster_sim *sim, uint32_t server, uint32_t id)
+{
+    bool wanted = false, had = false;
+
+    if (!sim->switching || is_to_keep(sim, server, id) || !mp_cluster_keeps(sim, server, id))
+        return false;
+    for (uint32_t n = 0; n < sim->servers && !had; n++) {
+        wanted |= is_to_keep(sim, n, id);
+        had = n != server && sim->nodes[n].seen[id];
+    }
+    return wanted && !had;
+}
+
 void mp_cluster_open_layer(struct mp_cluster_sim *sim, uint32_t server)
 {
     sim->nodes[server].uses++;
@@ -55,7 +78,8 @@ static uint32_t oldest(const struct mp_cluster_sim *sim, uint32_t server, bool o
 
     for (uint32_t id = 0; id < sim->ids; id++) {
         if (mp_cluster_has(sim, server, id) && node->used[id] < node->uses + !open &&
-            node->ahead[id] == ahead && mp_cluster_keeps(sim, server, id) == kept &&
+            node->ahead[id] == ahead && is_to_keep(sim, server, id) == kept &&
+            !is_needed(sim, server, id) &&
             (best == MP_CLUSTER_NONE || node->used[id] < node->used[best]))
             best = id;
     }
@@ -102,6 +126,25 @@ bool mp_cluster_put(struct mp_cluster_sim *sim, uint32_t server, uint32_t id)
     return true;
 }
 
+/* Of what the server is to keep in the placement that comes. */
+static void note_arrivals(struct mp_cluster_sim *sim, uint32_t server)
+{
+    struct mp_cluster_node *node = &sim->nodes[server];
+    bool all = true;
+
+    if (!sim->switching || node->ready)
+        return;
+    for (uint32_t id = 0; id < sim->ids; id++) {
+        node->seen[id] |= is_to_keep(sim, server, id) && mp_cluster_has(sim, server, id);
+        all &= node->seen[id] || !is_to_keep(sim, server, id);
+    }
+    node->ready = all;
+    for (uint32_t n = 0; n < sim->servers; n++)
+        all &= sim->nodes[n].ready;
+    if (all)
+        mp_cluster_push(sim, sim->now_ns, MP_CLUSTER_SWITCH, 0, 0);
+}
+
 uint64_t mp_cluster_demand(struct mp_cluster_sim *sim, uint32_t server, uint32_t id, bool *read_p)
 {
     struct mp_cluster_node *node = &sim->nodes[server];
@@ -123,10 +166,11 @@ void mp_cluster_fill(struct mp_cluster_sim *sim, uint32_t server)
     uint64_t end = sim->now_ns;
 
     mp_cluster_follow_probe(sim, server);
+    note_arrivals(sim, server);
     for (uint32_t id = 0; id < sim->ids; id++)
         coming += node->here_ns[id] != MP_CLUSTER_ABSENT && node->here_ns[id] > sim->now_ns;
     for (uint32_t id = 0; id < sim->ids && coming < MP_CLUSTER_FILLING_MAX; id++) {
-        if (node->here_ns[id] != MP_CLUSTER_ABSENT || !mp_cluster_keeps(sim, server, id) ||
+        if (node->here_ns[id] != MP_CLUSTER_ABSENT || !is_to_keep(sim, server, id) ||
             mp_cluster_comes_elsewhere(sim, server, id))
             continue;
         if (!make_room(sim, server, false))
@@ -144,25 +188,14 @@ void mp_cluster_fill(struct mp_cluster_sim *sim, uint32_t server)
     }
 }
 
-void mp_cluster_memory_switch(struct mp_cluster_sim *sim, uint32_t server)
+void mp_cluster_memory_move(struct mp_cluster_sim *sim)
 {
-    struct mp_cluster_node *node = &sim->nodes[server];
-
-    for (uint32_t id = 0; id < sim->ids; id++) {
-        if (node->here_ns[id] != MP_CLUSTER_ABSENT || !mp_cluster_keeps(sim, server, id))
-            continue;
-        node->held++;
-        node->here_ns[id] = sim->now_ns;
-        node->ahead[id] = true;
+    for (uint32_t n = 0; n < sim->servers; n++) {
+        sim->nodes[n].ready = false;
+        memset(sim->nodes[n].seen, 0, sim->ids * sizeof(*sim->nodes[n].seen));
     }
-    while (node->held > node->room) {
-        uint32_t victim = oldest(sim, server, false, false, false);
-
-        if (victim == MP_CLUSTER_NONE)
-            victim = oldest(sim, server, false, false, true);
-        if (victim == MP_CLUSTER_NONE)
-            break;
-        node->here_ns[victim] = MP_CLUSTER_ABSENT;
-        node->held--;
+    for (uint32_t n = 0; n < sim->servers; n++) {
+        if (sim->nodes[n].request == MP_CLUSTER_NONE)
+            mp_cluster_fill(sim, n);
     }
 }
