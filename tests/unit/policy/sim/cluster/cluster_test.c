@@ -436,6 +436,31 @@ static void migration_follows_what_is_used(void)
     mp_cluster_result_fini(&moved);
 }
 
+/* What a placement gives a rank is read or comes from another one, before it is in use. */
+static void ranks_read_what_a_new_placement_gives_them(void)
+{
+    struct cluster_world w;
+    struct mp_cluster_result still, moved;
+
+    world_init(&w, 2, 16, 2, 16, 2);
+    w.cluster.rows_once = 1;
+    w.cluster.requests = 200;
+    w.cluster.gen = 4;
+    w.cluster.domains = 2;
+    w.cluster.known = 0;
+    w.cluster.skew = 2;
+    w.servers[1].domain = 1;
+    w.servers[0].arrival_s = w.servers[1].arrival_s = 1;
+    still = run(&w, "prism");
+    w.cluster.epoch_s = w.cluster.horizon_s = 20;
+    moved = run(&w, "prism");
+    CHECK_EQ(still.filled + still.reads + still.fetched, 2 * 16);
+    CHECK(moved.migrations >= 1 && moved.copied > 0);
+    CHECK(moved.filled + moved.reads + moved.fetched >= 2 * 16 + moved.copied);
+    mp_cluster_result_fini(&moved);
+    mp_cluster_result_fini(&still);
+}
+
 /* 300 small clusters, each placement twice: checked while it runs, and the same to the last bit. */
 static void runs_repeat_to_the_last_bit(void)
 {
@@ -554,6 +579,7 @@ int main(void)
     RUN(ranks_fetch_what_another_one_has);
     RUN(requests_are_redirected_to_idle_servers);
     RUN(migration_follows_what_is_used);
+    RUN(ranks_read_what_a_new_placement_gives_them);
     RUN(runs_repeat_to_the_last_bit);
     RUN(what_cannot_be_simulated_is_refused);
     RUN(every_allocation_fails_once);
