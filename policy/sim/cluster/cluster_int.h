@@ -239,6 +239,8 @@ uint64_t mp_cluster_spans_max(const struct mp_cluster_sim *sim, uint32_t devices
 void mp_cluster_memory_begin(struct mp_cluster_sim *sim);
 bool mp_cluster_has(const struct mp_cluster_sim *sim, uint32_t server, uint32_t id);
 bool mp_cluster_keeps(const struct mp_cluster_sim *sim, uint32_t server, uint32_t id);
+/* As mp_rank_may_have(): is it asked for it? */
+bool mp_cluster_may_have(const struct mp_cluster_sim *sim, uint32_t server, uint32_t id);
 /* A layer of its own or of another server begins there; it needs these experts. */
 void mp_cluster_open_layer(struct mp_cluster_sim *sim, uint32_t server);
 /* False: what is kept would have to leave for one more. */

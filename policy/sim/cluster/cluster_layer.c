@@ -238,11 +238,11 @@ static void send_away_as_rank(struct mp_cluster_sim *sim, uint32_t server, uint3
     const uint32_t id = node->layer * sim->load->experts + group->expert;
     double best = 0;
 
-    for (uint32_t i = sim->first_holder[id];
-         sim->config->place->calls && i < sim->first_holder[id + 1]; i++) {
-        const uint32_t peer = sim->holders[i];
+    for (uint32_t peer = 0; sim->config->place->calls && peer < sim->servers; peer++) {
         const double ns = planned_ns(node, peer, group->tokens);
 
+        if (!mp_cluster_may_have(sim, peer, id))
+            continue;
         if (peer == server) {
             group->where = server;
             break;
@@ -250,7 +250,7 @@ static void send_away_as_rank(struct mp_cluster_sim *sim, uint32_t server, uint3
         if (group->where == server || ns < best) {
             best = ns;
             group->where = peer;
-            group->device = device_of(sim, peer, id);
+            group->device = first_device(sim, peer);
         }
     }
     group->read = group->where == server;

@@ -44,18 +44,34 @@ static bool is_to_keep(const struct mp_cluster_sim *sim, uint32_t server, uint32
     return sim->placements[of].device[(size_t)server * sim->ids + id] != 0;
 }
 
+/* Has another server said that it has what comes? */
+static bool is_elsewhere(const struct mp_cluster_sim *sim, uint32_t server, uint32_t id)
+{
+    uint32_t n = 0;
+
+    while (n < sim->servers && (n == server || !sim->nodes[n].seen[id]))
+        n++;
+    return n < sim->servers;
+}
+
 /* Does another server need it here until it has it, too? */
 static bool is_needed(const struct mp_cluster_sim *sim, uint32_t server, uint32_t id)
 {
-    bool wanted = false, had = false;
+    bool wanted = false;
 
     if (!sim->switching || is_to_keep(sim, server, id) || !mp_cluster_keeps(sim, server, id))
         return false;
-    for (uint32_t n = 0; n < sim->servers && !had; n++) {
-        wanted |= is_to_keep(sim, n, id);
-        had = n != server && sim->nodes[n].seen[id];
-    }
-    return wanted && !had;
+    for (uint32_t n = 0; n < sim->servers && !wanted; n++)
+        wanted = is_to_keep(sim, n, id);
+    return wanted && !is_elsewhere(sim, server, id);
+}
+
+bool mp_cluster_may_have(const struct mp_cluster_sim *sim, uint32_t server, uint32_t id)
+{
+    const bool said = sim->switching && sim->nodes[server].seen[id];
+
+    return (said || mp_cluster_keeps(sim, server, id)) &&
+           (is_to_keep(sim, server, id) || !is_elsewhere(sim, server, id));
 }
 
 void mp_cluster_open_layer(struct mp_cluster_sim *sim, uint32_t server)
