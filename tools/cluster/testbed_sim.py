@@ -152,7 +152,7 @@ def measure_read_work(config, folder, runs, times):
             took -= sum(e["dur"] for e in one["experts"])
             took -= config["num_hidden_layers"] * (times["layer_us"] + times["layer_token_us"] * one["tokens"])
         reads += sum(e["name"] in ("demand", "prefetch") for e in events)
-    return max(0, took / reads)
+    return max(0, took / reads) if reads > 0 else 0
 
 
 def measure_passes(folder, run, place, ranks):
