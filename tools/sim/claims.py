@@ -102,8 +102,8 @@ TAIL = '''
   beats remote calls over 500 Mbit/s for DeepSeek-V2-Lite, whose experts are small, and loses for Mixtral, as the paper's Table I
   says; `united`, which weighs both, is ahead of each in these simulations; on the real
   [test bed](cluster.md#test-bed) it is the fastest at the middle load (156 ms; next `smartmoe` with 194), third at the low one (64; `local` 51) and third within 4 % above what servers can answer (1,934; `redirect` 1,871).
-  There `prism` is 14 % slower to 12 % faster than `uniform`, not 30 % faster, and 3 to 8 % slower than `eplb`: with small rows a call takes as long whatever it carries, of a layer's 4 experts
-  some are on each of the 2 others nearly always, so that with 45 instead of 33 % computed where they are asked for there are only 10 % fewer calls (10,898 and 12,052), and most requests come before
+  There `prism` is 7 % slower to 1 % faster than `uniform`, not 30 % faster, and 38 % slower to 11 % faster than `eplb`: with small rows a call takes as long whatever it carries, of a layer's 4 experts
+  some are on each of the 2 others nearly always, so that with 45 instead of 33 % computed where they are asked for there are only 10 % fewer calls (10,786 and 12,052), and most requests come before
   servers know their users: of 400 each, `prism` is 22 % faster than `uniform` and `eplb` 24 %. In 44 domains are those of three kinds of users however many servers there are.
 
 ## Commands
