@@ -1,13 +1,13 @@
 /*
  * Placements: the first one, and in each epoch a new one if it pays. The lowest live rank
  * schedules: it gets what all ranks used, decides when all have said so, or a quarter of an epoch
- * later without, and sends the placement; each rank gets what
- * it is to keep, in the background; when all have it, the scheduler lets all switch, each between
- * two layers. If a rank dies before that which was to keep some, or it takes too long, all stay
- * with what they had. If one dies that was the only one to keep an expert, there is a new placement
- * at once: whoever gets such an expert reads it from the model's file, as for the first one. A rank
- * that missed any of this is asked for what it does not keep, or does not ask who keeps it: that
- * takes time and changes no result. Its next BEAT shows it, and it gets the placement in use.
+ * later without, and sends the placement; each rank gets what it is to keep, in the background;
+ * when all have it, the scheduler lets all switch, each between two layers. If a rank dies before
+ * that which was to keep some, or it takes too long, all stay with what they had. If one dies that
+ * was the only one to keep an expert, there is a new placement at once: whoever gets such an expert
+ * reads it from the model's file, as for the first one. A rank that missed any of this is asked for
+ * what it does not keep, or does not ask who keeps it: that takes time and changes no result. Its
+ * next BEAT shows it, and it gets the placement in use.
  */
 #include <string.h>
 
@@ -36,11 +36,6 @@ uint32_t mp_rank_scheduler(const struct mp_rank *rank)
     while (p < rank->self && rank->peer[p].state != MP_PEER_LIVE)
         p++;
     return p;
-}
-
-static bool is_there(const struct mp_rank *rank, uint32_t p)
-{
-    return p == rank->self || rank->peer[p].state == MP_PEER_LIVE;
 }
 
 static bool is_dead(const struct mp_rank *rank, uint32_t p)
@@ -104,7 +99,7 @@ static void fill_facts(struct mp_rank *rank, struct numbers *n)
         const struct mp_peer *peer = &rank->peer[p];
 
         n->first_device[p + 1] = p + 1;
-        n->slots[p] = is_there(rank, p) ? peer->about.slots : 0;
+        n->slots[p] = mp_rank_is_there(rank, p) ? peer->about.slots : 0;
         n->copy_s[p] = known_or(peer->load_s, read_s);
         n->page_s[p] = peer->about.reads ? n->copy_s[p] : -1;
         if (is_dead(rank, p)) { /* its users ask for nothing */
@@ -339,7 +334,7 @@ static bool all_ready(const struct mp_rank *rank)
     bool all = true;
 
     for (uint32_t p = 0; p < rank->ranks; p++)
-        all &= !is_there(rank, p) || rank->peer[p].ready;
+        all &= !mp_rank_is_there(rank, p) || rank->peer[p].ready;
     return all;
 }
 
@@ -375,7 +370,7 @@ static bool all_placed(const struct mp_rank *rank)
     bool all = true;
 
     for (uint32_t p = 0; p < rank->ranks; p++)
-        all &= !is_there(rank, p) || rank->peer[p].placed;
+        all &= !mp_rank_is_there(rank, p) || rank->peer[p].placed;
     return all;
 }
 
@@ -430,7 +425,7 @@ static bool all_counted(const struct mp_rank *rank)
     for (uint32_t p = 0; p < rank->ranks; p++) {
         const struct mp_peer *peer = &rank->peer[p];
 
-        all &= p == rank->self || peer->state != MP_PEER_LIVE || peer->done || peer->counted;
+        all &= p == rank->self || !mp_rank_is_there(rank, p) || peer->done || peer->counted;
     }
     return all;
 }
