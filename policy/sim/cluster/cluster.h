@@ -40,11 +40,13 @@ struct mp_cluster {
     double row_us;                     /* of a device, for each row that it sends or gets */
     double read_us;      /* that a layer waits for what it reads, beside the reads themselves */
     double way_us;       /* of a processor of `processors`, for each message on its way */
+    double wake_us;      /* for each other server that computes, until one that has read goes on */
     double load_work_us; /* of one of them, for each expert that is read */
     double processors;   /* of one host, whose processes all devices are; 0: of their own */
     double value_bytes;  /* of each of a row's values on a link */
     double head_bytes;   /* of each message, beside its rows */
     double once_bytes;   /* of a longer message so many leave before it was found; 0: all */
+    double burst_bytes;  /* of a link, which it passes on at once after it was idle */
     double rows_once;    /* 1: a token's row goes once to a server, however many experts it needs */
     double domains, skew, common, variation, known, shift_after;
     double epoch_s, horizon_s;

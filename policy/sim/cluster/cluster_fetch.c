@@ -7,7 +7,6 @@
 #include "policy/sim/cluster/cluster_int.h"
 
 #define FORGET 32 /* engine/cluster/rank_fetch.c */
-#define LOWEST(a, b) ((a) < (b) ? (a) : (b))
 
 static struct mp_cluster_fetch *find(struct mp_cluster_node *node, uint32_t id)
 {
@@ -27,12 +26,12 @@ static struct mp_cluster_fetch *find_free(struct mp_cluster_node *node)
     return NULL;
 }
 
-/* The lowest other server that keeps it and has it. */
+/* The lowest other server that is asked for it and has it. */
 static uint32_t find_source(const struct mp_cluster_sim *sim, uint32_t server, uint32_t id)
 {
-    for (uint32_t i = sim->first_holder[id]; i < sim->first_holder[id + 1]; i++) {
-        if (sim->holders[i] != server && mp_cluster_has(sim, sim->holders[i], id))
-            return sim->holders[i];
+    for (uint32_t n = 0; n < sim->servers; n++) {
+        if (n != server && mp_cluster_may_have(sim, n, id) && mp_cluster_has(sim, n, id))
+            return n;
     }
     return MP_CLUSTER_NONE;
 }
@@ -47,12 +46,6 @@ static double bytes_of(const struct mp_cluster_sim *sim)
     return (double)mp_sim_expert_bytes(&sim->cluster->model);
 }
 
-static uint64_t link_ns(const struct mp_cluster_sim *sim, uint32_t server, double bytes)
-{
-    return (uint64_t)((bytes + sim->cluster->head_bytes) * 8e3 /
-                      sim->cluster->servers[server].mbit);
-}
-
 static void push(struct mp_cluster_sim *sim, uint32_t server, const struct mp_cluster_fetch *fetch,
                  uint64_t at_ns)
 {
@@ -64,14 +57,11 @@ static void push(struct mp_cluster_sim *sim, uint32_t server, const struct mp_cl
 static void send(struct mp_cluster_sim *sim, uint32_t server, struct mp_cluster_fetch *fetch,
                  uint32_t from, uint32_t to, double bytes)
 {
-    const uint64_t left =
-        mp_cluster_queue(&sim->nodes[from].up_free_ns, sim->now_ns, link_ns(sim, from, bytes));
-    const uint64_t first = left - LOWEST(left, link_ns(sim, to, bytes));
-    const uint64_t there =
-        mp_cluster_queue(&sim->nodes[to].down_free_ns, first, link_ns(sim, to, bytes));
+    const double all = bytes + sim->cluster->head_bytes;
+    const uint64_t left_ns = mp_cluster_send(sim, from, sim->now_ns, all);
 
     fetch->leaves = true;
-    push(sim, server, fetch, there > left ? there : left);
+    push(sim, server, fetch, mp_cluster_get(sim, from, to, left_ns, all));
 }
 
 static void ask_for(struct mp_cluster_sim *sim, uint32_t server, struct mp_cluster_fetch *fetch,

@@ -133,6 +133,7 @@ struct mp_cluster_node {
     double forgotten; /* share of the guess that stands for them; see mp_cluster_reads() */
     uint64_t own_ns;
     uint32_t own_reads, reading;
+    bool woken; /* after its reads */
 
     /* As engine/cluster/rank_fetch.c. */
     struct mp_cluster_fetch fetch[MP_CLUSTER_FETCHES_MAX];
@@ -231,6 +232,17 @@ uint64_t mp_cluster_processor(struct mp_cluster_sim *sim, uint64_t start_ns, uin
 uint64_t mp_cluster_work(struct mp_cluster_sim *sim, uint32_t device, uint64_t ns);
 /* How many of spans[] there may be at once. */
 uint64_t mp_cluster_spans_max(const struct mp_cluster_sim *sim, uint32_t devices);
+
+/* ---- cluster_link.c ---- */
+
+/* What a link takes for so many bytes one after the other. */
+uint64_t mp_cluster_link_ns(const struct mp_cluster_sim *sim, uint32_t server, double bytes);
+/* A message goes to its server's link; when the last byte has left. */
+uint64_t mp_cluster_send(struct mp_cluster_sim *sim, uint32_t server, uint64_t at_ns, double bytes);
+/* The last byte has left `from`; when it is through the link of `to`, which takes bytes from when
+ * the first one came on. */
+uint64_t mp_cluster_get(struct mp_cluster_sim *sim, uint32_t from, uint32_t to, uint64_t left_ns,
+                        double bytes);
 
 /* ---- cluster_memory.c: of servers that are ranks ---- */
 

@@ -38,9 +38,7 @@ static double message_bytes(const struct mp_cluster_sim *sim, uint32_t rows)
 /* A message of rows through a link in one direction. */
 static uint64_t rows_ns(const struct mp_cluster_sim *sim, uint32_t server, uint32_t rows)
 {
-    const double ns = message_bytes(sim, rows) * 8e3 / sim->cluster->servers[server].mbit;
-
-    return (uint64_t)(sim->nodes[server].copying ? 2 * ns : ns);
+    return mp_cluster_link_ns(sim, server, message_bytes(sim, rows));
 }
 
 static uint64_t expert_ns(const struct mp_cluster_sim *sim, uint32_t server, uint32_t tokens)
@@ -483,7 +481,7 @@ static void send_messages(struct mp_cluster_sim *sim, uint32_t server)
         send_rows_once(sim, server);
     for (uint32_t i = 0; i < node->peer_count; i++) {
         const uint32_t peer = node->peers[i];
-        const uint64_t ns = rows_ns(sim, server, node->sent[peer]);
+        const double bytes = message_bytes(sim, node->sent[peer]);
 
         /* The device does this before its own experts. */
         node->sent_ns[peer] = leave;
@@ -492,10 +490,10 @@ static void send_messages(struct mp_cluster_sim *sim, uint32_t server)
             node->layer_end_ns, message_work(sim, server, sim->cluster->send_us, node->sent[peer]));
         node->pending++;
         sim->result->messages += 2;
-        sim->result->sent_bytes += (uint64_t)message_bytes(sim, node->sent[peer]) +
-                                   (uint64_t)message_bytes(sim, node->asked[peer]);
-        mp_cluster_push(sim, mp_cluster_queue(&node->up_free_ns, leave, ns), MP_CLUSTER_SENT,
-                        server, peer);
+        sim->result->sent_bytes +=
+            (uint64_t)bytes + (uint64_t)message_bytes(sim, node->asked[peer]);
+        mp_cluster_push(sim, mp_cluster_send(sim, server, leave, bytes), MP_CLUSTER_SENT, server,
+                        peer);
     }
     node->asked_until_ns = leave;
 }
@@ -575,6 +573,7 @@ static void routed(struct mp_cluster_sim *sim, uint32_t server)
     node->layer_end_ns = sim->now_ns;
     node->asked_until_ns = 0;
     node->own_ns = node->own_reads = 0;
+    node->woken = false;
     if (as_rank)
         open_layer(sim, server);
     for (uint32_t e = 0; e < sim->load->experts; e++) {
@@ -619,19 +618,13 @@ static void routed(struct mp_cluster_sim *sim, uint32_t server)
     end_if_done(sim, server);
 }
 
-/* The last row has come to the receiver's link, which takes rows from when the first one came on,
- * at its own speed. */
 static void receive(struct mp_cluster_sim *sim, uint32_t server, uint32_t peer, bool back)
 {
     const uint32_t from = back ? peer : server, to = back ? server : peer;
     const uint32_t rows = back ? sim->nodes[server].asked[peer] : sim->nodes[server].sent[peer];
-    const uint64_t sent_ns = rows_ns(sim, from, rows);
-    const uint64_t first = later(sim->now_ns, sent_ns) - sent_ns;
-    const uint64_t end =
-        mp_cluster_queue(&sim->nodes[to].down_free_ns, first, rows_ns(sim, to, rows));
 
-    mp_cluster_push(sim, later(end, sim->now_ns), back ? MP_CLUSTER_BACK : MP_CLUSTER_WORK, server,
-                    peer);
+    mp_cluster_push(sim, mp_cluster_get(sim, from, to, sim->now_ns, message_bytes(sim, rows)),
+                    back ? MP_CLUSTER_BACK : MP_CLUSTER_WORK, server, peer);
 }
 
 /* As a rank the peer may lack for now what it keeps; it reads that before it computes. */
@@ -690,6 +683,40 @@ static void work(struct mp_cluster_sim *sim, uint32_t server, uint32_t peer)
     mp_cluster_push(sim, end, MP_CLUSTER_WORKED, server, peer);
 }
 
+/* A rank that has waited for the last of its reads gets a processor later, the more of the others
+ * compute. */
+static uint64_t wake_ns(struct mp_cluster_sim *sim, uint32_t server)
+{
+    struct mp_cluster_node *node = &sim->nodes[server];
+    uint32_t others = 0;
+
+    if (node->reading > 1 || node->woken || sim->cluster->processors == 0)
+        return 0;
+    node->woken = true;
+    for (uint32_t n = 0; n < sim->servers; n++)
+        others += n != server && sim->nodes[n].request != MP_CLUSTER_NONE;
+    return (uint64_t)(sim->cluster->wake_us * 1e3 * others);
+}
+
+static void take_read(struct mp_cluster_sim *sim, uint32_t server, uint32_t number)
+{
+    struct mp_cluster_node *node = &sim->nodes[server];
+    const struct mp_cluster_group *group = &node->groups[number];
+    const uint64_t wake = wake_ns(sim, server);
+
+    if (wake > 0) {
+        sim->device_free_ns[group->device] =
+            later(sim->device_free_ns[group->device], sim->now_ns) + wake;
+        mp_cluster_push(sim, sim->now_ns + wake, MP_CLUSTER_READ, server, number);
+        return;
+    }
+    node->pending--;
+    compute_here(sim, server, group->device, group->tokens);
+    if (--node->reading == 0)
+        learn_reads(sim, server);
+    end_if_done(sim, server);
+}
+
 void mp_cluster_layer_event(struct mp_cluster_sim *sim, const struct mp_cluster_event *event)
 {
     struct mp_cluster_node *node = &sim->nodes[event->server];
@@ -703,10 +730,9 @@ void mp_cluster_layer_event(struct mp_cluster_sim *sim, const struct mp_cluster_
         mp_cluster_push(sim, mp_cluster_there(sim), MP_CLUSTER_ASKED, server, peer);
         break;
     case MP_CLUSTER_WORKED:
-        mp_cluster_push(sim,
-                        mp_cluster_queue(&sim->nodes[peer].up_free_ns, sim->now_ns,
-                                         rows_ns(sim, peer, node->asked[peer])),
-                        MP_CLUSTER_SENT_BACK, server, peer);
+        mp_cluster_push(
+            sim, mp_cluster_send(sim, peer, sim->now_ns, message_bytes(sim, node->asked[peer])),
+            MP_CLUSTER_SENT_BACK, server, peer);
         break;
     case MP_CLUSTER_SENT_BACK:
         mp_cluster_push(sim, mp_cluster_there(sim), MP_CLUSTER_RETURNED, server, peer);
@@ -723,13 +749,7 @@ void mp_cluster_layer_event(struct mp_cluster_sim *sim, const struct mp_cluster_
         end_if_done(sim, server);
         break;
     }
-    case MP_CLUSTER_READ:
-        node->pending--;
-        compute_here(sim, server, node->groups[peer].device, node->groups[peer].tokens);
-        if (--node->reading == 0)
-            learn_reads(sim, server);
-        end_if_done(sim, server);
-        break;
+    case MP_CLUSTER_READ: take_read(sim, server, peer); break;
     default: mp_unreachable();
     }
 }

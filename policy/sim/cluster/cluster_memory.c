@@ -31,17 +31,20 @@ bool mp_cluster_has(const struct mp_cluster_sim *sim, uint32_t server, uint32_t 
     return sim->nodes[server].here_ns[id] <= sim->now_ns;
 }
 
+static bool keeps_in(const struct mp_cluster_sim *sim, uint32_t which, uint32_t server, uint32_t id)
+{
+    return sim->placements[which].device[(size_t)server * sim->ids + id] != 0;
+}
+
 bool mp_cluster_keeps(const struct mp_cluster_sim *sim, uint32_t server, uint32_t id)
 {
-    return sim->placements[sim->current].device[(size_t)server * sim->ids + id] != 0;
+    return keeps_in(sim, sim->current, server, id);
 }
 
 /* In the placement that comes, if one does. */
 static bool is_to_keep(const struct mp_cluster_sim *sim, uint32_t server, uint32_t id)
 {
-    const uint32_t of = sim->switching ? 1 - sim->current : sim->current;
-
-    return sim->placements[of].device[(size_t)server * sim->ids + id] != 0;
+    return keeps_in(sim, sim->switching ? 1 - sim->current : sim->current, server, id);
 }
 
 /* Has another server said that it has what comes? */

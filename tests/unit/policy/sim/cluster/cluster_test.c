@@ -117,6 +117,27 @@ static void asking_takes_two_messages_and_the_work(void)
     mp_cluster_result_fini(&r);
 }
 
+/* Of a row 400 bytes leave at once: it is there at 1725, and its result at 2560. With two messages
+ * the second leaves at 2600. */
+static void links_send_a_burst_at_once(void)
+{
+    static const double us[2][3] = { { 3360, 2560, 1360 }, { 4360, 3560, 1360 } };
+    static const double bytes[3] = { 0, 400, 2000 };
+
+    for (uint32_t peers = 1; peers <= 2; peers++) {
+        for (int i = 0; i < 3; i++) {
+            struct cluster_world w;
+            struct mp_cluster_result r;
+
+            world_init(&w, peers + 1, 1, 1, peers + 1, peers + 1);
+            w.cluster.burst_bytes = bytes[i];
+            r = run(&w, "prism");
+            CHECK(takes_us(r.mean_s, us[peers - 1][i]));
+            mp_cluster_result_fini(&r);
+        }
+    }
+}
+
 /* The same with devices that have work for messages: the row leaves at 1011 and is there at 2136;
  * its rows and its expert take until 2288; the result is back at 3413, and taken at 3434. */
 static void messages_take_time_of_both_devices(void)
@@ -174,6 +195,31 @@ static void servers_of_one_host_share_its_disk(void)
     CHECK_EQ(mp_cluster_run(&config, &r), MP_OK);
     CHECK(takes_us(r.server_mean_s[0], 6110) && takes_us(r.server_mean_s[1], 11110));
     mp_cluster_result_fini(&r);
+}
+
+/* The first one reads what it keeps and then the other expert, as the second one does, on one disk:
+ * at the end of the last read the second one still computes, and later nobody does. */
+static void ranks_that_have_read_wait_for_a_processor(void)
+{
+    static const double arrivals[2] = { 0 };
+    struct cluster_world w;
+    struct mp_cluster_config config = { .cluster = &w.cluster,
+                                        .place = mp_place_find("local"),
+                                        .arrivals = arrivals };
+    struct mp_cluster_result at_once, later;
+
+    for (int processors = 0; processors <= 2; processors += 2) {
+        world_init(&w, 2, 1, 1, 2, 2);
+        w.cluster.rows_once = 1;
+        w.cluster.processors = processors;
+        CHECK_EQ(mp_cluster_run(&config, &at_once), MP_OK);
+        w.cluster.wake_us = 300;
+        CHECK_EQ(mp_cluster_run(&config, &later), MP_OK);
+        CHECK(takes_us(later.server_mean_s[0] - at_once.server_mean_s[0], processors ? 300 : 0));
+        CHECK(takes_us(later.server_mean_s[1] - at_once.server_mean_s[1], 0));
+        mp_cluster_result_fini(&later);
+        mp_cluster_result_fini(&at_once);
+    }
 }
 
 /* What processors do for a message on its way is part of it, 125 us each time, as long as it is
@@ -564,9 +610,11 @@ int main(void)
     mp_test_drop_log();
     RUN(a_server_alone_takes_its_layers);
     RUN(asking_takes_two_messages_and_the_work);
+    RUN(links_send_a_burst_at_once);
     RUN(messages_take_time_of_both_devices);
     RUN(servers_of_one_host_share_its_processors);
     RUN(servers_of_one_host_share_its_disk);
+    RUN(ranks_that_have_read_wait_for_a_processor);
     RUN(messages_take_processors_on_their_way);
     RUN(reads_take_processors);
     RUN(rows_go_once_to_a_server);
