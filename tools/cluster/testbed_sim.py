@@ -1,9 +1,8 @@
 """What the simulator needs to know of a test bed, measured there, and what it then says.
 
-Times are those of ranks on the bed, from timelines of short runs before and after each placement, as a
-machine does not always take the same time: with one server's users, while the other servers are idle,
-what a layer, an expert and a message take (uniform) and a read adds (local); with all, what they share
-adds. Which experts each token chooses is from a trace of the run of one process.
+Times are those of ranks on the bed, medians of short runs, one in each round: with one server's users, while the other servers are idle, what a layer,
+an expert and a message take (uniform) and a read adds (local), from timelines; with all, what they
+share adds. Which experts each token chooses is from a trace of the run of one process.
 """
 import json
 import math
@@ -14,6 +13,7 @@ LEAST = 0.001  # us: keys that must not be 0
 MOST = 1e5  # us: no number that is looked for is as high
 HEAD_BYTES = 48
 ONCE_BYTES = 65536  # Open MPI's btl_tcp_eager_limit
+BURST_BYTES = 16384  # of the bed's links
 GROUP_BYTES = 12  # an expert's number and rows, and the number of a row
 
 
@@ -94,23 +94,49 @@ def rows_there(args, event):
     return 1 if is_small(event) else min(event["args"]["rows"], args.prompt)
 
 
-def link_us(args, config, event):
-    """Rows there and back on the link."""
-    row, groups, rows = 4 * config["hidden_size"], event["args"]["experts"], event["args"]["rows"]
-    return (2 * HEAD_BYTES + GROUP_BYTES * groups + row * (rows_there(args, event) + rows)) * 8 / args.mbit
+class Link:
+    """One direction of a server's link, as policy/sim/cluster/cluster_link.c."""
+
+    def __init__(self, mbit):
+        self.mbit, self.free = mbit, -math.inf
+        self.burst = self.us(BURST_BYTES)
+
+    def us(self, count):
+        return count * 8 / self.mbit
+
+    def send(self, at, count):
+        self.free = max(self.free, at - self.burst) + self.us(count)
+        return max(at, self.free)
+
+    def get(self, left, count):
+        return max(left, self.send(left - max(0, self.us(count) - self.burst), count))
+
+
+def simulate_window(args, config, window, times):
+    """(us, event): when the last answer would be there if only links and experts took time, and
+    which call that is."""
+    row, up, down = 4 * config["hidden_size"], Link(args.mbit), Link(args.mbit)
+    back = []
+    for event in window["sends"]:
+        head = HEAD_BYTES + GROUP_BYTES * event["args"]["experts"]
+        there, answer = head + row * rows_there(args, event), HEAD_BYTES + row * event["args"]["rows"]
+        served = Link(args.mbit).get(up.send(0, there), there) + expert_work(times, event)
+        back.append((Link(args.mbit).send(served, answer), answer, event))
+    return max((down.get(left, answer), event["ts"], event) for left, answer, event in
+               sorted(back, key=lambda b: b[0]))[::2]
 
 
 def measure_rest(args, config, passes, times):
-    """(us, rows, messages): what layers that asked somebody take beside experts and the link, and
+    """(us, rows, messages): what layers that asked somebody take beside experts and the links, and
     how many rows were handled for it one after the other: all that are sent, and at the other end
     and back those of the message that takes longest."""
     seen = []
     for one in passes:
         for window in read_windows(one):
-            ways = [(link_us(args, config, e) + expert_work(times, e),
-                     rows_there(args, e) + 2 * e["args"]["rows"]) for e in window["sends"]]
-            seen.append((window["end"] - window["at"] - max(ways)[0],
-                         sum(rows_there(args, e) for e in window["sends"]) + max(ways)[1],
+            us, last = simulate_window(args, config, window, times)
+            seen.append((window["end"] - window["at"] - us,
+                         sum(rows_there(args, e) for e in window["sends"]) +
+                         rows_there(args, last) + 2 * last["args"]["rows"],
                          len(window["sends"])))
     return [statistics.mean(x) for x in zip(*seen)]
 
@@ -131,34 +157,74 @@ def measure_messages(args, config, asking, answering, passes, times):
                                     calls["take_us"] - calls["serve_us"])}
 
 
+def medians(all_of):
+    """Of dicts with the same keys."""
+    return {key: statistics.median(one[key] for one in all_of) for key in all_of[0]}
+
+
 def measure_calls(args, config, folder, runs):
     """(times of a machine, times of calls) from runs with calls; rank 0 asked."""
-    by_rank = [[read_events(folder / f"timeline.{run}.uniform.{n}") for run in runs] for n in (0, 1, 2)]
-    asking, answering = sum(by_rank[0], []), sum(by_rank[1] + by_rank[2], [])
-    passes = sum(map(read_forwards, by_rank[0]), [])
-    times = measure_experts(asking + answering)
-    times.update(measure_layer(passes, config["num_hidden_layers"]))
-    return times, measure_messages(args, config, asking, answering, passes, times)
+    all_times, all_calls = [], []
+    for run in runs:
+        asking, *others = (read_events(folder / f"timeline.{run}.uniform.{n}") for n in (0, 1, 2))
+        answering, passes = sum(others, []), read_forwards(asking)
+        times = measure_experts(asking + answering)
+        times.update(measure_layer(passes, config["num_hidden_layers"]))
+        all_times.append(times)
+        all_calls.append(measure_messages(args, config, asking, answering, passes, times))
+    return medians(all_times), medians(all_calls)
 
 
 def measure_read_work(config, folder, runs, times):
     """us of processors for a read, if one server's users ask: what the rank took of them beside layers
     and experts."""
-    took, reads = 0.0, 0
+    seen = []
     for run in runs:
         events = read_events(folder / f"timeline.{run}.local.0")
-        took += json.loads((folder / f"said.{run}.local.0").read_text())["cpu_s"] * 1e6
+        took = json.loads((folder / f"said.{run}.local.0").read_text())["cpu_s"] * 1e6
         for one in read_forwards(events):
             took -= sum(e["dur"] for e in one["experts"])
             took -= config["num_hidden_layers"] * (times["layer_us"] + times["layer_token_us"] * one["tokens"])
-        reads += sum(e["name"] in ("demand", "prefetch") for e in events)
-    return max(0, took / reads) if reads > 0 else 0
+        reads = sum(e["name"] in ("demand", "prefetch") for e in events)
+        seen.append(max(0, took / reads) if reads > 0 else 0)
+    return statistics.median(seen)
 
 
-def measure_passes(folder, run, place, ranks):
-    """us of all forward passes of the run."""
-    return sum(one["end"] - one["at"] for n in range(ranks)
-               for one in read_forwards(read_events(folder / f"timeline.{run}.{place}.{n}")))
+def measure_disk(folder, runs):
+    """us of the disk for a read, if one server's users ask: how much longer a layer's reads take for
+    each that it has (least squares)."""
+    slopes = []
+    for run in runs:
+        events = read_events(folder / f"timeline.{run}.local.0")
+        layers, at = [e for e in events if e["name"] == "MoE layer"], 0
+        reads = [[] for _ in layers]
+        for event in events:
+            while at < len(layers) and end_of(layers[at]) <= event["ts"]:
+                at += 1
+            if event["name"] == "demand" and at < len(layers) and event["ts"] >= layers[at]["ts"]:
+                reads[at].append(event)
+        points = [(len(r), max(map(end_of, r)) - r[0]["ts"]) for r in reads if r]
+        if len({count for count, _ in points}) > 1:
+            slopes.append(max(0, statistics.linear_regression(*zip(*points)).slope))
+    return statistics.median(slopes) if slopes else 0
+
+
+def service_s(path, requests):
+    """Seconds that a request of the file is computed, a mean: a server computes those of its users one
+    after the other. Not so with redirect."""
+    servers = [int(line.split()[0]) for line in path.read_text().splitlines()]
+    ends, total = {}, 0.0
+    for request in sorted(requests, key=lambda r: r["end_s"]):
+        server = servers[request["request"]]
+        total += request["end_s"] - max(request["arrival_s"], ends.get(server, 0))
+        ends[server] = request["end_s"]
+    return total / len(requests)
+
+
+def requests_of(folder, run, place):
+    """All requests of a run, as its ranks told them."""
+    said = [json.loads(path.read_text()) for path in folder.glob(f"said.{run}.{place}.*")]
+    return next(line["requests"] for line in said if "all_requests" in line)
 
 
 def write_trace(folder, name, counts):
@@ -198,7 +264,7 @@ def write_files(args, config, cluster, times, calls, processors, own_requests, f
     file = dict(cluster, servers=servers)
     file.update(model=f"{folder}/bed.model", requests=args.requests, latency_us=0, **calls,
                    processors=processors, value_bytes=4, head_bytes=HEAD_BYTES + GROUP_BYTES,
-                   rows_once=1, once_bytes=ONCE_BYTES, known=-1)
+                   rows_once=1, once_bytes=ONCE_BYTES, burst_bytes=BURST_BYTES, known=-1)
     (folder / "simulated").write_text(json.dumps(file))
     file.update(requests=own_requests)
     (folder / "simulated_every").write_text(json.dumps(file))
@@ -212,15 +278,14 @@ def set_keys(folder, keys):
         (folder / name).write_text(json.dumps(dict(file, **keys)))
 
 
-def passes_of(args, folder, who, place, runs):
-    """us of all forward passes of these runs, and of the simulation of the same."""
-    ranks = 3 if who == "every" else 1
-    measured = statistics.mean(measure_passes(folder, run, place, ranks) for run in runs)
+def computed(args, folder, who, place, runs):
+    """Seconds that a request of these runs was computed, and what the simulation says of the same."""
     cluster = "simulated_every" if who == "every" else "simulated_one"
+    measured = statistics.median(service_s(folder / run, requests_of(folder, run, place)) for run in runs)
 
     def simulated():
         row = simulate(args, folder, place, cluster, runs[0], f"{who}_trace")[place]
-        return row["busy_share"] * row["end_s"] * 1e6 * ranks
+        return row["busy_share"] * row["end_s"] / args.own
 
     return measured, simulated
 
@@ -242,31 +307,19 @@ def fit(put, measured, simulated):
     return (low + high) / 2
 
 
-def put_way(args, folder, every, calls):
-    """What processors, which all servers share, do for a message on its way: so much that passes take
-    what they took in runs in which all ask at once."""
-    measured, simulated = passes_of(args, folder, "every", "uniform", every)
-    calls["way_us"] = fit(lambda us: set_keys(folder, {"way_us": us}), measured, simulated)
-
-
-def put_load(args, config, times, folder, own, every):
-    """What a read takes of processors and of the disk, which all servers share; and how long it
-    makes a layer wait beside that: so long that passes take what they took in runs in which one
-    server's users ask, and in runs in which all ask at once."""
+def put_waits(args, config, times, folder, own, every):
+    """What a read takes of processors and of the disk, which all servers share, and what is fitted to
+    seconds that requests took: how long reads make a layer wait beside that, in runs in which one
+    server's users ask; and in those in which all ask at once, what processors do for a message on
+    its way, and how long a rank that has read waits for one, for each other rank that computes."""
     keys = {"load_work_us": measure_read_work(config, folder, own, times)}
-    one, one_simulated = passes_of(args, folder, "own", "local", own)
-    all_of, all_simulated = passes_of(args, folder, "every", "local", every)
-
-    def put_read(us):
-        keys["read_us"] = us
-        set_keys(folder, keys)
-
-    def put_disk(us):
-        times["load_us"] = max(LEAST, us)
-        write_machine(times, folder)
-        fit(put_read, one, one_simulated)
-
-    fit(put_disk, all_of, all_simulated)
+    times["load_us"] = max(LEAST, measure_disk(folder, own))
+    write_machine(times, folder)
+    set_keys(folder, keys)
+    for key, who, place, runs in (("read_us", "own", "local", own), ("way_us", "every", "uniform", every),
+                                  ("wake_us", "every", "local", every)):
+        keys[key] = fit(lambda us, key=key: set_keys(folder, {key: us}),
+                        *computed(args, folder, who, place, runs))
     return keys
 
 
