@@ -10,6 +10,7 @@ import statistics
 import subprocess
 
 LEAST = 0.001  # us: keys that must not be 0
+CLEARLY = 1.1  # more than from one run to the next
 MOST = 1e5  # us: no number that is looked for is as high
 HEAD_BYTES = 48
 ONCE_BYTES = 65536  # Open MPI's btl_tcp_eager_limit
@@ -304,22 +305,35 @@ def fit(put, measured, simulated):
         else:
             high = (low + high) / 2
     put((low + high) / 2)
-    return (low + high) / 2
 
 
 def put_waits(args, config, times, folder, own, every):
     """What a read takes of processors and of the disk, which all servers share, and what is fitted to
     seconds that requests took: how long reads make a layer wait beside that, in runs in which one
     server's users ask; and in those in which all ask at once, what processors do for a message on
-    its way, and how long a rank that has read waits for one, for each other rank that computes."""
-    keys = {"load_work_us": measure_read_work(config, folder, own, times)}
-    times["load_us"] = max(LEAST, measure_disk(folder, own))
-    write_machine(times, folder)
-    set_keys(folder, keys)
-    for key, who, place, runs in (("read_us", "own", "local", own), ("way_us", "every", "uniform", every),
-                                  ("wake_us", "every", "local", every)):
-        keys[key] = fit(lambda us, key=key: set_keys(folder, {key: us}),
-                        *computed(args, folder, who, place, runs))
+    its way, and how long a rank that has read waits for one, for each other rank that computes. A
+    disk that serves several servers faster than one is as fast as requests of all say."""
+    keys = {}
+    own_local, all_local = (computed(args, folder, who, "local", runs) for who, runs in
+                            (("own", own), ("every", every)))
+
+    def put(key, us):
+        keys[key] = us
+        set_keys(folder, {key: us})
+
+    def put_disk(us):
+        times["load_us"] = max(LEAST, us)
+        write_machine(times, folder)
+        fit(lambda us: put("read_us", us), *own_local)
+
+    put("load_work_us", measure_read_work(config, folder, own, times))
+    put_disk(measure_disk(folder, own))
+    fit(lambda us: put("way_us", us), *computed(args, folder, "every", "uniform", every))
+    put("wake_us", 0)
+    if all_local[1]() > CLEARLY * all_local[0]:
+        fit(put_disk, *all_local)
+    else:
+        fit(lambda us: put("wake_us", us), *all_local)
     return keys
 
 
