@@ -101,9 +101,9 @@ TAIL = '''
   placement then weighs more: Prism gains more against the best other (41, 42), and migration more (43). Paging from host memory
   beats remote calls over 500 Mbit/s for DeepSeek-V2-Lite, whose experts are small, and loses for Mixtral, as the paper's Table I
   says; `united`, which weighs both, is ahead of each in these simulations; on the real
-  [test bed](cluster.md#test-bed) it is the fastest at the middle load (156 ms; next `smartmoe` with 194), third at the low one (64; `local` 51) and third within 4 % above what servers can answer (1,934; `redirect` 1,871).
-  There `prism` is 7 % slower to 1 % faster than `uniform`, not 30 % faster, and 38 % slower to 11 % faster than `eplb`: with small rows a call takes as long whatever it carries, of a layer's 4 experts
-  some are on each of the 2 others nearly always, so that with 45 instead of 33 % computed where they are asked for there are only 10 % fewer calls (10,786 and 12,052), and most requests come before
+  [test bed](cluster.md#test-bed) it is the fastest above what servers can answer (1,235 ms; next `eplb` with 1,466), as fast as `redirect` at the middle load (114 and 116; next `local` with 138) and third at the low one (72; `local` 66).
+  There `prism` is 12 to 20 % faster than `uniform`, not 30 % faster, and 5 % slower to 4 % faster than `eplb`: with small rows a call takes as long whatever it carries, of a layer's 4 experts
+  some are on each of the 2 others nearly always, so that with 45 instead of 33 % computed where they are asked for there are only 10 % fewer calls (10,862 and 12,052), and most requests come before
   servers know their users: of 400 each, `prism` is 22 % faster than `uniform` and `eplb` 24 %. In 44 domains are those of three kinds of users however many servers there are.
 
 ## Commands
