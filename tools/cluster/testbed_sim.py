@@ -1,8 +1,9 @@
 """What the simulator needs to know of a test bed, measured there, and what it then says.
 
-Times are those of ranks on the bed, medians of short runs, one in each round: with one server's users, while the other servers are idle, what a layer,
-an expert and a message take (uniform) and a read adds (local), from timelines; with all, what they
-share adds. Which experts each token chooses is from a trace of the run of one process.
+Times are those of ranks on the bed, medians of short runs, one in each round: with one server's users,
+while the other servers are idle, what a layer, an expert and a message take (uniform) and a read adds
+(local), from timelines; with all, what they share adds. Which experts each token chooses is from a
+trace of the run of one process.
 """
 import json
 import math
