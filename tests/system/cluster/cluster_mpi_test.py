@@ -32,6 +32,7 @@ import time
 
 SERVER = {"machine": "a100-32gb-xeon6230r", "device_gib": 0.0095, "mbit": 500, "arrival_s": 1}
 KNOWN_S, FAILED_S, STANDS_S = 10, 15, 30
+LONG = 800  # tokens of a request, so that each rank is busy for seconds on a fast machine, too
 
 
 def write_inputs(folder, requests, gen, gen_0=None, reads=True, restarts=0, servers=3, ranks=3):
@@ -258,7 +259,7 @@ def stop_one(program, mpirun, folder, victim, alone):
 def lose_while_stopped(program, mpirun, folder, victim, alone):
     """Nobody reads what it does not keep, and rank `victim` stands still. When it goes on, the others
     may have ended."""
-    write_inputs(folder, 9, 200, reads=False)
+    write_inputs(folder, 9, LONG, reads=False)
     job = Job(program, mpirun, folder, f"still{victim}", (), ("--place", "uniform"))
     job.signal(victim, signal.SIGSTOP)
     time.sleep(STANDS_S)
@@ -281,8 +282,8 @@ def lose_while_stopped(program, mpirun, folder, victim, alone):
           f"requests failed by name within {max(failed):.2f} s, {len(got)} ended as alone")
 
 
-def long_requests(program, folder):
-    write_inputs(folder, 9, 200)
+def long_requests(program, folder, gen=200):
+    write_inputs(folder, 9, gen)
     return digests(run(command(program, folder, "--ctx", "1024")))
 
 
@@ -388,15 +389,15 @@ def returns(program, mpirun, folder):
 
 
 def stop(program, mpirun, folder):
-    stop_one(program, mpirun, folder, 1, long_requests(program, folder))
+    stop_one(program, mpirun, folder, 1, long_requests(program, folder, LONG))
 
 
 def stop_first(program, mpirun, folder):
-    stop_one(program, mpirun, folder, 0, long_requests(program, folder))
+    stop_one(program, mpirun, folder, 0, long_requests(program, folder, LONG))
 
 
 def stop_lost(program, mpirun, folder):
-    lose_while_stopped(program, mpirun, folder, 1, long_requests(program, folder))
+    lose_while_stopped(program, mpirun, folder, 1, long_requests(program, folder, LONG))
 
 
 def survives(program, mpirun, folder):
