@@ -169,9 +169,8 @@ def kill_one(program, mpirun, folder, victim, alone, name="mark"):
 def lose_one(program, mpirun, folder):
     """Nobody reads what it does not keep: requests that need an expert of the dead rank fail, and
     say which; the others' bits are those of one machine."""
-    write_inputs(folder, 9, 200)
-    alone = digests(run(command(program, folder, "--ctx", "1024")))
-    write_inputs(folder, 9, 200, reads=False)
+    alone = long_requests(program, folder)
+    write_inputs(folder, 9, LONG, reads=False)
     job = Job(program, mpirun, folder, "lost", ("--with-ft", "ulfm"), ("--place", "uniform"))
     job.signal(2, signal.SIGKILL)
     err = job.end()
@@ -282,8 +281,8 @@ def lose_while_stopped(program, mpirun, folder, victim, alone):
           f"requests failed by name within {max(failed):.2f} s, {len(got)} ended as alone")
 
 
-def long_requests(program, folder, gen=200):
-    write_inputs(folder, 9, gen)
+def long_requests(program, folder):
+    write_inputs(folder, 9, LONG)
     return digests(run(command(program, folder, "--ctx", "1024")))
 
 
@@ -389,15 +388,15 @@ def returns(program, mpirun, folder):
 
 
 def stop(program, mpirun, folder):
-    stop_one(program, mpirun, folder, 1, long_requests(program, folder, LONG))
+    stop_one(program, mpirun, folder, 1, long_requests(program, folder))
 
 
 def stop_first(program, mpirun, folder):
-    stop_one(program, mpirun, folder, 0, long_requests(program, folder, LONG))
+    stop_one(program, mpirun, folder, 0, long_requests(program, folder))
 
 
 def stop_lost(program, mpirun, folder):
-    lose_while_stopped(program, mpirun, folder, 1, long_requests(program, folder, LONG))
+    lose_while_stopped(program, mpirun, folder, 1, long_requests(program, folder))
 
 
 def survives(program, mpirun, folder):
