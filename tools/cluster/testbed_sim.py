@@ -29,17 +29,27 @@ def end_of(event):
     return event["ts"] + event["dur"]
 
 
+def within(spans, events):
+    """For each span, one after the other, what begins during it."""
+    found, at = [[] for _ in spans], 0
+    for event in events:
+        while at < len(spans) and end_of(spans[at]) <= event["ts"]:
+            at += 1
+        if at < len(spans) and event["ts"] >= spans[at]["ts"]:
+            found[at].append(event)
+    return found
+
+
+def named(events, name):
+    return [e for e in events if e["name"] == name]
+
+
 def read_forwards(events):
     """Of each forward pass that asked somebody or not: its tokens, and its parts by name."""
-    passes = [{"tokens": f["args"]["tokens"], "at": f["ts"], "end": end_of(f), "send": [], "take": [],
-               "experts": []} for f in events if f["name"] == "forward"]
-    at = 0
-    for event in events:
-        while at < len(passes) and passes[at]["end"] <= event["ts"]:
-            at += 1
-        if at < len(passes) and event["ts"] >= passes[at]["at"] and event["name"] in passes[at]:
-            passes[at][event["name"]].append(event)
-    return passes
+    spans = named(events, "forward")
+    return [{"tokens": span["args"]["tokens"], "at": span["ts"], "end": end_of(span),
+             **{name: named(own, name) for name in ("send", "take", "experts")}}
+            for span, own in zip(spans, within(spans, events))]
 
 
 def read_windows(one):
@@ -63,7 +73,7 @@ def is_small(event):
 
 
 def measure_experts(events):
-    experts = [e for e in events if e["name"] == "experts"]
+    experts = named(events, "experts")
     few = [e for e in experts if is_small(e)]
     many = [e for e in experts if not is_small(e)]
     each = sum(e["dur"] for e in few) / sum(e["args"]["experts"] for e in few)
@@ -124,8 +134,8 @@ def simulate_window(args, config, window, times):
         there, answer = head + row * rows_there(args, event), HEAD_BYTES + row * event["args"]["rows"]
         served = Link(args.mbit).get(up.send(0, there), there) + expert_work(times, event)
         back.append((Link(args.mbit).send(served, answer), answer, event))
-    return max((down.get(left, answer), event["ts"], event) for left, answer, event in
-               sorted(back, key=lambda b: b[0]))[::2]
+    back.sort(key=lambda answer: answer[0])
+    return max(((down.get(left, answer), event) for left, answer, event in back), key=lambda end: end[0])
 
 
 def measure_rest(args, config, passes, times):
@@ -198,13 +208,7 @@ def measure_disk(folder, runs):
     slopes = []
     for run in runs:
         events = read_events(folder / f"timeline.{run}.local.0")
-        layers, at = [e for e in events if e["name"] == "MoE layer"], 0
-        reads = [[] for _ in layers]
-        for event in events:
-            while at < len(layers) and end_of(layers[at]) <= event["ts"]:
-                at += 1
-            if event["name"] == "demand" and at < len(layers) and event["ts"] >= layers[at]["ts"]:
-                reads[at].append(event)
+        reads = within(named(events, "MoE layer"), named(events, "demand"))
         points = [(len(r), max(map(end_of, r)) - r[0]["ts"]) for r in reads if r]
         if len({count for count, _ in points}) > 1:
             slopes.append(max(0, statistics.linear_regression(*zip(*points)).slope))
