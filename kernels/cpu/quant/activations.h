@@ -5,9 +5,10 @@
 /* Of one token. */
 struct chunk {
     _Alignas(32) signed char q[CHUNK_COLS];
-    _Alignas(32) int32_t base[CHUNK_COLS / 4]; /* the sums of 4 q times what offset_32() says */
-    int16_t sums[CHUNK_COLS / 16]; /* of the q of each 16, as in struct scales_k; of each 32 */
-    float scales[CHUNK_COLS / 32];
+    _Alignas(32) int32_t base[CHUNK_COLS / 32]; /* less the sums of 32 q times offset_32() */
+    _Alignas(32) int16_t sums[CHUNK_COLS / 16]; /* of the q of each 16, as in struct scales_k; of
+                                                   each 32 */
+    _Alignas(32) float scales[CHUNK_COLS / 32];
 };
 
 /* The largest magnitudes of each eighth of 32 numbers, as bits, which are ordered as numbers are;
@@ -72,13 +73,6 @@ INLINE __m256i sums_of_4(__m256i q)
     return _mm256_madd_epi16(_mm256_maddubs_epi16(_mm256_set1_epi8(1), q), _mm256_set1_epi16(1));
 }
 
-/* What each 4 of q make too much where elements of weights are stored `offset` too large. */
-INLINE __m256i base_of(__m256i q, int offset)
-{
-    return _mm256_madd_epi16(_mm256_maddubs_epi16(_mm256_set1_epi8((char)offset), q),
-                             _mm256_set1_epi16(-1));
-}
-
 /* Blocks of 32 from column c on, eight at most. Of those that are missing the scales are 0. */
 INLINE void round_blocks_32(struct chunk *to, const float *x, size_t c, size_t blocks,
                             enum mp_wtype type)
@@ -95,11 +89,12 @@ INLINE void round_blocks_32(struct chunk *to, const float *x, size_t c, size_t b
         const size_t at = c + 32 * b;
         const __m256i q = round_32(to->q + at, x + 32 * b, _mm256_set1_ps(inverses[b]));
 
-        if (offset_32(type) != 0)
-            _mm256_store_si256((void *)(to->base + at / 4), base_of(q, offset_32(type)));
         all[b] = _mm256_castsi256_ps(sums_of_4(q));
     }
     sums = _mm256_castps_si256(fold_8(all, FOLD_SUM));
+    if (offset_32(type) != 0) /* what each 32 of q make too much */
+        _mm256_store_si256((void *)(to->base + c / 32),
+                           _mm256_mullo_epi32(sums, _mm256_set1_epi32(-offset_32(type))));
     _mm_storeu_si128(
         (void *)(to->sums + c / 32),
         _mm_packs_epi32(_mm256_castsi256_si128(sums), _mm256_extracti128_si256(sums, 1)));
@@ -145,6 +140,8 @@ static __attribute__((noinline)) void round_chunk(struct chunk *to, const float 
     const size_t ahead = apart * sizeof(*x);
     size_t c = 0;
 
+    if (!is_block_32(type))
+        _mm256_store_ps(to->scales, _mm256_setzero_ps()); /* of blocks that are missing */
     for (; !is_block_32(type) && c < cols; c += 256) {
         fetch_ahead(x + c, ahead);
         round_block_k(to, x + c, c);

@@ -11,7 +11,7 @@
 #define VARIANT_KERNELS "avx2"
 
 #define V_WIDE 0 /* products of bytes up to 128 fit */
-#define V_TILE_8 0
+#define V_LANES 0
 
 /* sum + 8 sums of 4 products each; a is not negative, and no two products exceed 16 bits. */
 INLINE __m256i v_dot(__m256i sum, __m256i a, __m256i b)

@@ -1,6 +1,6 @@
 /*
- * With AVX512-VNNI and AVX512-VL, on vectors of 32 bytes: block scales change every 32 bytes, and
- * one token's products wait for memory.
+ * With AVX512-VNNI and AVX512-VL, few tokens on vectors of 32 bytes: block scales change every 32
+ * bytes, and one token's products wait for memory.
  */
 #include <immintrin.h>
 
@@ -12,7 +12,7 @@
 #define VARIANT_KERNELS "avx512"
 
 #define V_WIDE 1 /* products of bytes up to 255 fit */
-#define V_TILE_8 1
+#define V_LANES 1
 
 /* sum + 8 sums of 4 products each; a is not negative. */
 INLINE __m256i v_dot(__m256i sum, __m256i a, __m256i b)
@@ -31,5 +31,7 @@ INLINE __m256i v_or_masked(__m256i a, __m256i b, __m256i mask)
 {
     return _mm256_ternarylogic_epi32(a, b, mask, 0xf8);
 }
+
+#include "kernels/cpu/quant/vectors_512.h"
 
 #include "kernels/cpu/quant/product.h"

@@ -81,6 +81,11 @@ INLINE __m256 block_scales_8(const unsigned char *w, enum mp_wtype type)
     return type == MP_WTYPE_MXFP4 ? powers_8(w, bytes) : halves_8(w, bytes);
 }
 
+INLINE __m256 set_8(const float a[8])
+{
+    return _mm256_setr_ps(a[0], a[1], a[2], a[3], a[4], a[5], a[6], a[7]);
+}
+
 /* All 8 floats, always in the same order. */
 INLINE float add_lanes(__m256 a)
 {
@@ -116,6 +121,12 @@ INLINE __m256 fold_8(const __m256 a[8], const enum fold how)
         c[i] = fold_two(_mm256_shuffle_ps(b[2 * i], b[2 * i + 1], 0x44),
                         _mm256_shuffle_ps(b[2 * i], b[2 * i + 1], 0xee), how);
     return fold_two(_mm256_shuffle_ps(c[0], c[1], 0x88), _mm256_shuffle_ps(c[0], c[1], 0xdd), how);
+}
+
+/* The sum of what four blocks of 256 come to, of a part; those behind its end are zero. */
+INLINE __m256 add_units(__m256 a, __m256 b, __m256 c, __m256 d)
+{
+    return _mm256_add_ps(_mm256_add_ps(a, c), _mm256_add_ps(b, d));
 }
 
 #include "kernels/cpu/quant/activations.h"

@@ -2,11 +2,9 @@
  * Products with quantised weights on ARM, with instructions for sums of products of bytes: the
  * arithmetic of product.h, operation by operation, with its bits. Blocks of a row are read in plain
  * C, once for all tokens of a panel. Not tuned, not measured.
- *
- * There is no second variant with the matrix instructions (I8MM): they add products of 8 columns,
- * and a partial sum has 4.
  */
 #include <arm_neon.h>
+#include <math.h>
 
 #include "kernels/cpu/inline.h"
 #include "kernels/cpu/quant/quant.h"
@@ -52,76 +50,63 @@ INLINE enum extra extra_of(enum mp_wtype type)
     }
 }
 
-/* 4 sums of 4 products each. */
-INLINE int32x4_t dot_16(const signed char *a, const signed char *b)
+/* The sum of 16 products. */
+INLINE int32_t dot_16(const signed char *a, const signed char *b)
 {
-    return vdotq_s32(vdupq_n_s32(0), vld1q_s8(a), vld1q_s8(b));
+    return vaddvq_s32(vdotq_s32(vdupq_n_s32(0), vld1q_s8(a), vld1q_s8(b)));
 }
 
-/* sum + whole * scale, rounded once */
-INLINE void add_scaled(float32x4_t sum[2], const int32x4_t whole[2], float scale)
-{
-    UNROLL
-    for (int i = 0; i < 2; i++)
-        sum[i] = vfmaq_n_f32(sum[i], vcvtq_f32_s32(whole[i]), scale);
-}
-
-/* A block of 32 times that of a token at column c of the chunk. */
-INLINE void add_block_32(float32x4_t sum[2], const struct mp_quant_block *b, const signed char *q,
-                         const struct chunk *x, size_t c, enum extra extra)
-{
-    const int32x4_t whole[2] = { dot_16(q, x->q + c), dot_16(q + 16, x->q + c + 16) };
-    const float scale = x->scales[c / 32];
-
-    add_scaled(sum, whole, b->d * scale);
-    if (extra == EXTRA_M) {
-        const float all = (float)(x->sums[c / 16] + x->sums[c / 16 + 1]);
-        const float32x4_t zero = vdupq_n_f32(0);
-
-        sum[0] = vaddq_f32(sum[0], vsetq_lane_f32(b->m * scale * all, zero, 0));
-        sum[1] = vaddq_f32(sum[1], zero);
-    }
-}
-
-/* Sums of 16 activations times numbers of a block: groups 4i and 4i + 2 make number i of the first
- * vector, those behind them number i of the second. */
-INLINE void dot_sums(int32x4_t whole[2], const int16_t numbers[16], const int16_t sums[16])
-{
-    const int16x4x4_t a = vld4_s16(numbers), b = vld4_s16(sums);
-
-    whole[0] = vmlal_s16(vmull_s16(a.val[0], b.val[0]), a.val[2], b.val[2]);
-    whole[1] = vmlal_s16(vmull_s16(a.val[1], b.val[1]), a.val[3], b.val[3]);
-}
-
-/* The same of 256. */
-INLINE void add_block_256(float32x4_t sum[2], const struct mp_quant_block *b, const signed char *q,
+/* sum + block `b` of a row times that of a token at column c of the chunk. */
+INLINE float add_block_32(float sum, const struct mp_quant_block *b, const signed char *q,
                           const struct chunk *x, size_t c, enum extra extra)
 {
-    int32x4_t whole[2] = { vdupq_n_s32(0), vdupq_n_s32(0) };
-    const float scale = x->scales[c / 256];
+    const int32_t whole = dot_16(q, x->q + c) + dot_16(q + 16, x->q + c + 16);
+    const float scale = x->scales[c / 32];
 
-    if (extra == EXTRA_OFFSET) {
-        dot_sums(whole, b->scales, x->sums + c / 16);
-        whole[0] = vmulq_n_s32(whole[0], -b->offset);
-        whole[1] = vmulq_n_s32(whole[1], -b->offset);
-    }
+    sum = fmaf((float)whole, b->d * scale, sum);
+    if (extra == EXTRA_M)
+        sum += b->m * scale * (float)(x->sums[c / 16] + x->sums[c / 16 + 1]);
+    return sum;
+}
+
+/* Sums of 16 activations times numbers of a block. */
+INLINE int32_t dot_sums(const int16_t numbers[16], const int16_t sums[16])
+{
+    int32_t sum = 0;
+
     for (size_t i = 0; i < 16; i++)
-        whole[i % 2] =
-            vmlaq_n_s32(whole[i % 2], dot_16(q + 16 * i, x->q + c + 16 * i), b->scales[i]);
-    add_scaled(sum, whole, b->d * scale);
-    if (extra == EXTRA_MINS) {
-        dot_sums(whole, b->mins, x->sums + c / 16);
-        add_scaled(sum, whole, b->m * scale);
-    }
+        sum += numbers[i] * sums[i];
+    return sum;
+}
+
+/* Of 256. */
+INLINE float block_256(const struct mp_quant_block *b, const signed char *q, const struct chunk *x,
+                       size_t c, enum extra extra)
+{
+    const float scale = x->scales[c / 256];
+    int32_t whole = 0;
+    float sum;
+
+    if (extra == EXTRA_OFFSET)
+        whole = -b->offset * dot_sums(b->scales, x->sums + c / 16);
+    for (size_t i = 0; i < 16; i++)
+        whole += dot_16(q + 16 * i, x->q + c + 16 * i) * b->scales[i];
+    sum = (float)whole * (b->d * scale);
+    if (extra == EXTRA_MINS)
+        sum = fmaf((float)dot_sums(b->mins, x->sums + c / 16), b->m * scale, sum);
+    return sum;
 }
 
 /* All 8 floats, always in the same order. */
-INLINE float add_lanes(const float32x4_t sum[2])
+INLINE float add_lanes(const float a[8])
 {
-    const float32x4_t four = vaddq_f32(sum[0], sum[1]);
-    const float32x2_t two = vadd_f32(vget_low_f32(four), vget_high_f32(four));
+    return ((a[0] + a[4]) + (a[2] + a[6])) + ((a[1] + a[5]) + (a[3] + a[7]));
+}
 
-    return vget_lane_f32(two, 0) + vget_lane_f32(two, 1);
+/* Four blocks of 256. */
+INLINE float add_units(const float a[8])
+{
+    return (a[0] + a[2]) + (a[1] + a[3]);
 }
 
 /* One y for each of some tokens: of `cols` columns, from column c of the chunk on. */
@@ -129,25 +114,27 @@ TILE void tile(float *y, size_t y_stride, int add, const struct row *row, const 
                size_t c, size_t cols, enum mp_wtype type, int tokens)
 {
     const size_t elements = is_block_32(type) ? 32 : 256;
-    float32x4_t sums[TILE_TOKENS][2];
+    float sums[TILE_TOKENS][8] = { { 0 } };
 
-    UNROLL
-    for (int t = 0; t < tokens; t++)
-        sums[t][0] = sums[t][1] = vdupq_n_f32(0);
     for (size_t i = 0; i < cols; i += elements) {
         const struct mp_quant_block *b = &row->blocks[i / elements];
+        const size_t at = i / elements % 8;
 
         UNROLL
         for (int t = 0; t < tokens; t++) {
             if (is_block_32(type))
-                add_block_32(sums[t], b, row->q + i, &x[t], c + i, extra_of(type));
+                sums[t][at] =
+                    add_block_32(sums[t][at], b, row->q + i, &x[t], c + i, extra_of(type));
             else
-                add_block_256(sums[t], b, row->q + i, &x[t], c + i, extra_of(type));
+                sums[t][at] = block_256(b, row->q + i, &x[t], c + i, extra_of(type));
         }
     }
     UNROLL
-    for (int t = 0; t < tokens; t++, y += y_stride)
-        *y = add ? *y + add_lanes(sums[t]) : add_lanes(sums[t]);
+    for (int t = 0; t < tokens; t++, y += y_stride) {
+        const float sum = is_block_32(type) ? add_lanes(sums[t]) : add_units(sums[t]);
+
+        *y = add ? *y + sum : sum;
+    }
 }
 
 static void round_chunk(struct chunk *to, const float *x, size_t cols, size_t block)

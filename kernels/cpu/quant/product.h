@@ -2,13 +2,15 @@
  * Products with quantised weights, once, for the file of a variant, which includes this at its end
  * (there is no other use and hence no guard). It defines VARIANT (the table to define),
  * VARIANT_NAME, VARIANT_KERNELS, V_WIDE, and three operations: v_dot(), sums of 4 products of
- * bytes, v_add_scaled(), such sums times their scales, and v_or_masked(). With V_TILE_8 tiles of
- * eight tokens are wider than 32 bytes, where it is 1.
+ * bytes, v_add_scaled(), such sums times their scales, and v_or_masked(). Where V_LANES is 1, many
+ * tokens have a way of their own (lanes.h).
  *
- * Exactness. A product is a sum of partial sums of columns, in order. A partial sum is one vector
- * of 8 floats, to which each block of weights adds 8 whole numbers, times its scale and that of the
- * activations; number i is the sum over columns 4i to 4i + 3 of each 32. So tiles may be cut
- * anywhere, and all variants give the same bits.
+ * Exactness. A product is a sum of partial sums of columns, in order. Of a block of weights all
+ * products with activations, times their scales, are one whole number, whatever the order; as a
+ * float it is multiplied with the scale of the block and that of the activations. A partial sum has
+ * 8 such floats side by side, to which blocks of 32 are added in turns, or 4, one for each block of
+ * 256; add_lanes() and add_units() add them up. So tiles may be cut anywhere, and all variants give
+ * the same bits.
  */
 #define CHUNK_COLS MP_QUANT_PART_COLS
 #define RUN_TOKENS 64 /* that are rounded together */
@@ -17,7 +19,8 @@
 #define TOKENS_MAX 4 /* of a tile */
 #define UNITS_MAX (CHUNK_COLS / 256)
 #define TILE_SUMS_MAX 8
-#define FEW 4        /* tokens */
+#define FEW 4        /* tokens: the rows of a tile stand far apart */
+#define MANY 7       /* tokens: rows are lanes (lanes.h) */
 #define ROW_BLOCK 96 /* rows whose columns stay in the second level cache */
 
 /* How far ahead of the weights in use, in bytes of its row, the stream of a row is fetched. */
@@ -34,15 +37,17 @@ struct panel {
 
 /* ---- tiles */
 
-/* Sums of products that are added to y: of columns [c, c + cols) of a chunk for some rows and
- * tokens. Columns of the rows that come next, `ahead` bytes on, are fetched: hardware does not see
- * through the short rows of experts. */
-struct part {
+/* Tiles, one after the other: sums of products of some rows and tokens that are added to y, in
+ * parts of block_cols columns. Columns of the rows that come next, `ahead` bytes on, are fetched:
+ * hardware does not see through the short rows of experts. */
+struct tiles {
     const unsigned char *w;
     const struct chunk *x; /* of the tokens, one after the other */
     float *y;
-    size_t w_apart_bytes, y_apart; /* from row to row */
-    size_t ahead, c, cols, y_stride;
+    size_t count, w_next_bytes, y_next; /* from tile to tile */
+    size_t w_apart_bytes, y_apart;      /* from row to row of a tile */
+    size_t x_apart;                     /* from chunk to chunk of a token */
+    size_t ahead, cols, block_cols, y_stride;
     int add; /* 0: y is set */
 };
 
@@ -62,132 +67,152 @@ TILE void fetch(const unsigned char *w, size_t apart_bytes, size_t ahead, size_t
 #include "kernels/cpu/quant/tile_32.h"
 #include "kernels/cpu/quant/tile_k.h"
 
-TILE void part(const struct part *p, enum mp_wtype type, int rows, int tokens)
+TILE void tiles(const struct tiles *p, enum mp_wtype type, int rows, int tokens)
 {
-    _Alignas(32) float sums[TILE_SUMS_MAX];
-    __m256 acc[TILE_SUMS_MAX];
+    const unsigned char *first = p->w;
+    float *y = p->y;
 
-    UNROLL
-    for (int i = 0; i < rows * tokens; i++)
-        acc[i] = _mm256_setzero_ps();
-    if (is_block_32(type))
-        add_part_32(acc, p, type, rows, tokens);
-    else
-        add_part_k(acc, p, type, rows, tokens);
-    if (rows * tokens == 8) {
-        _mm256_store_ps(sums, fold_8(acc, FOLD_FLOATS));
-    } else {
-        UNROLL
-        for (int i = 0; i < rows * tokens; i++)
-            sums[i] = add_lanes(acc[i]);
-    }
-    UNROLL
-    for (int i = 0; i < rows * tokens; i++) {
-        float *to = p->y + (size_t)(i % tokens) * p->y_stride + (size_t)(i / tokens) * p->y_apart;
+    for (size_t n = 0; n < p->count; n++, first += p->w_next_bytes, y += p->y_next) {
+        const unsigned char *w = first;
 
-        *to = p->add ? *to + sums[i] : sums[i];
+        for (size_t c = 0; c == 0 || c < p->cols; c += p->block_cols) { /* no columns: zero */
+            const struct chunk *x = p->x + c / CHUNK_COLS * p->x_apart;
+            const size_t cols = min_size(p->cols - c, p->block_cols);
+            _Alignas(32) float sums[TILE_SUMS_MAX];
+
+            if (is_block_32(type))
+                part_32(sums, p, w, x, c % CHUNK_COLS, cols, type, rows, tokens);
+            else
+                part_k(sums, p, w, x, c % CHUNK_COLS, cols, type, rows, tokens);
+            w += cols / block_elements(type) * block_bytes_of(type);
+            UNROLL
+            for (int i = 0; i < rows * tokens; i++) {
+                float *to =
+                    y + (size_t)(i % tokens) * p->y_stride + (size_t)(i / tokens) * p->y_apart;
+
+                *to = p->add || c > 0 ? *to + sums[i] : sums[i];
+            }
+        }
     }
 }
 
 /* Functions of their own, so that each has all registers for its loop. */
-#define PART(TYPE, name, rows, tokens)                                                          \
-    static __attribute__((noinline)) void part_##name##_##rows##_##tokens(const struct part *p) \
-    {                                                                                           \
-        part(p, MP_WTYPE_##TYPE, rows, tokens);                                                 \
+#define TILES(TYPE, name, rows, tokens)                                                           \
+    static __attribute__((noinline)) void tiles_##name##_##rows##_##tokens(const struct tiles *p) \
+    {                                                                                             \
+        tiles(p, MP_WTYPE_##TYPE, rows, tokens);                                                  \
     }
-#define X(TYPE, name, ...) \
-    PART(TYPE, name, 1, 1) \
-    PART(TYPE, name, 1, 2) \
-    PART(TYPE, name, 1, 4) \
-    PART(TYPE, name, 2, 1) \
-    PART(TYPE, name, 2, 2) \
-    PART(TYPE, name, 2, 4) \
-    PART(TYPE, name, 4, 1)
+#define X(TYPE, name, ...)  \
+    TILES(TYPE, name, 1, 1) \
+    TILES(TYPE, name, 1, 2) \
+    TILES(TYPE, name, 1, 4) \
+    TILES(TYPE, name, 2, 1) \
+    TILES(TYPE, name, 2, 2) \
+    TILES(TYPE, name, 2, 4) \
+    TILES(TYPE, name, 4, 1)
 MP_QUANT_MAP(X)
 #undef X
 
-#if V_TILE_8
-#include "kernels/cpu/quant/tile_8.h"
-#define PART_2_8(name) part_##name##_2_8
+#if V_LANES
+#include "kernels/cpu/quant/lanes.h"
+#define LANES_OF(name) lanes_panel_##name
+#define X(TYPE, name, ...)                                                                     \
+    static __attribute__((noinline)) void lanes_panel_##name(const struct mp_quant_product *p, \
+                                                             const struct panel *q)            \
+    {                                                                                          \
+        static const struct lanes_of of = {                                                    \
+            take_apart_##name,                                                                 \
+            { lanes_##name##_1, lanes_##name##_2, lanes_##name##_4, lanes_##name##_8 },        \
+        };                                                                                     \
+                                                                                               \
+        lanes_panel(p, q, &of, MP_WTYPE_##TYPE);                                               \
+    }
+MP_QUANT_MAP(X)
+#undef X
 #else
-#define PART_2_8(name) NULL
+#define LANES_OF(name) NULL
 #endif
 
 struct parts {
     enum mp_wtype type;
-    void (*one)(const struct part *part);      /* 4 rows, 1 token */
-    void (*of[2][3])(const struct part *part); /* 1 or 2 rows; 1, 2 or 4 tokens */
-    void (*eight)(const struct part *part);    /* 2 rows, 8 tokens; or NULL */
+    void (*one)(const struct tiles *p);      /* 4 rows, 1 token */
+    void (*of[2][3])(const struct tiles *p); /* 1 or 2 rows; 1, 2 or 4 tokens */
+    /* All rows, many tokens; or NULL. */
+    void (*lanes)(const struct mp_quant_product *p, const struct panel *q);
 };
 
 /* ---- order */
 
-/* All columns of the panel for rows r, r + apart, .. and the tile at token t of the panel. */
-static void tile(const struct mp_quant_product *p, const struct panel *q, const struct parts *parts,
-                 size_t r, size_t apart, size_t t, int rows, int tokens)
+/* Rows [r, r + rows * count) for tokens [t, t + tokens) of the panel: `count` tiles, whose rows
+ * stand far apart or side by side. */
+static void multiply_tiles(const struct mp_quant_product *p, const struct panel *q,
+                           const struct parts *parts, size_t r, size_t count, int far, size_t t,
+                           int rows, int tokens)
 {
-    struct part part = {
+    const size_t apart = far ? count : 1, next = far ? 1 : (size_t)rows;
+    const struct tiles tiles = {
+        .w = p->w + r * p->w_row_bytes +
+             q->c / block_elements(parts->type) * block_bytes_of(parts->type),
+        .x = q->x + t,
         .y = p->y + (q->t + t) * p->y_stride + r,
+        .count = count,
+        .w_next_bytes = next * p->w_row_bytes,
+        .y_next = next,
         .w_apart_bytes = apart * p->w_row_bytes,
         .y_apart = apart,
-        .ahead = q->tokens > FEW ? (size_t)rows * p->w_row_bytes : STREAM_AHEAD,
+        .x_apart = q->tokens,
+        .ahead = far ? STREAM_AHEAD : (size_t)rows * p->w_row_bytes,
+        .cols = q->cols,
+        .block_cols = p->block_cols,
         .y_stride = p->y_stride,
+        .add = p->accumulate || q->c > 0,
     };
 
-    for (size_t c = 0; c == 0 || c < q->cols; c += p->block_cols) { /* no columns: zero */
-        part.w = p->w + r * p->w_row_bytes +
-                 (q->c + c) / block_elements(parts->type) * block_bytes_of(parts->type);
-        part.x = q->x + c / CHUNK_COLS * q->tokens + t;
-        part.c = c % CHUNK_COLS;
-        part.cols = min_size(q->cols - c, p->block_cols);
-        part.add = p->accumulate || q->c + c > 0;
-        if (rows == 4)
-            parts->one(&part);
-        else if (tokens == 8)
-            parts->eight(&part);
-        else
-            parts->of[rows - 1][tokens / 2](&part);
-    }
+    if (rows == 4)
+        parts->one(&tiles);
+    else
+        parts->of[rows - 1][tokens / 2](&tiles);
 }
 
-/* Rows [r, r + rows) for tokens [t, t + tokens) of the panel, in two streams. Of one row no tile
- * has eight tokens. */
-static void tile_pairs(const struct mp_quant_product *p, const struct panel *q,
-                       const struct parts *parts, size_t r, size_t rows, size_t t, int tokens)
+/* Rows [r, r + rows), two at a time. */
+static void multiply_pairs(const struct mp_quant_product *p, const struct panel *q,
+                           const struct parts *parts, size_t r, size_t rows, size_t t, int tokens)
 {
     const int far = q->tokens <= FEW;
-    const size_t each = rows / 2;
 
-    for (size_t i = 0; i < each; i++)
-        tile(p, q, parts, far ? r + i : r + 2 * i, far ? each : 1, t, 2, tokens);
-    for (int i = 0; rows % 2 != 0 && i < tokens; i += 4)
-        tile(p, q, parts, r + rows - 1, 1, t + (size_t)i, 1, tokens < 4 ? tokens : 4);
+    multiply_tiles(p, q, parts, r, rows / 2, far, t, 2, tokens);
+    multiply_tiles(p, q, parts, r + rows / 2 * 2, rows % 2, far, t, 1, tokens);
 }
 
 /*
- * All rows for one panel, in blocks. With many tokens the activations of four stay in the first
- * level cache, and the block's weights in the second. With few, the rows of a tile stand far apart,
- * so that a block is read as that many streams from end to end, which is the fastest way to read
- * memory, also where rows are short.
+ * All rows for one panel. With few tokens the rows of a tile stand far apart, so that weights are
+ * read as that many streams from end to end, which is the fastest way to read memory, also where
+ * rows are short: of one token all rows, of more a block whose weights stay in the second level
+ * cache for the next tokens. With more than FEW the activations of four stay in the first level
+ * cache.
  */
 static void multiply_panel(const struct mp_quant_product *p, const struct panel *q,
                            const struct parts *parts)
 {
+    if (q->tokens >= MANY && V_LANES) {
+        parts->lanes(p, q);
+        return;
+    }
     for (size_t r = 0, rows; r < p->rows; r += rows) {
-        size_t i = 0, t = 0;
+        size_t t = 0;
 
-        rows = min_size(p->rows - r, ROW_BLOCK);
-        for (; q->tokens == 1 && i < rows / 4; i++)
-            tile(p, q, parts, r + i, rows / 4, 0, 4, 1);
-        i *= 4;
-        for (; parts->eight != NULL && t + 8 <= q->tokens; t += 8)
-            tile_pairs(p, q, parts, r, rows, t, 8);
+        rows = min_size(p->rows - r, q->tokens == 1 ? p->rows : ROW_BLOCK);
+        if (q->tokens == 1) {
+            multiply_tiles(p, q, parts, r, rows / 4, 1, 0, 4, 1);
+            multiply_pairs(p, q, parts, r + rows / 4 * 4, rows % 4, 0, 1);
+            continue;
+        }
         for (; t + 4 <= q->tokens; t += 4)
-            tile_pairs(p, q, parts, r, rows, t, 4);
+            multiply_pairs(p, q, parts, r, rows, t, 4);
         for (; t + 2 <= q->tokens; t += 2)
-            tile_pairs(p, q, parts, r, rows, t, 2);
+            multiply_pairs(p, q, parts, r, rows, t, 2);
         if (t < q->tokens)
-            tile_pairs(p, q, parts, r + i, rows - i, t, 1);
+            multiply_pairs(p, q, parts, r, rows, t, 1);
     }
 }
 
@@ -214,18 +239,18 @@ static void multiply(const struct mp_quant_product *p, const struct parts *parts
     }
 }
 
-#define X(TYPE, name, ...)                                                   \
-    static void multiply_##name(const struct mp_quant_product *p)            \
-    {                                                                        \
-        static const struct parts parts = {                                  \
-            MP_WTYPE_##TYPE,                                                 \
-            part_##name##_4_1,                                               \
-            { { part_##name##_1_1, part_##name##_1_2, part_##name##_1_4 },   \
-              { part_##name##_2_1, part_##name##_2_2, part_##name##_2_4 } }, \
-            PART_2_8(name),                                                  \
-        };                                                                   \
-                                                                             \
-        multiply(p, &parts);                                                 \
+#define X(TYPE, name, ...)                                                      \
+    static void multiply_##name(const struct mp_quant_product *p)               \
+    {                                                                           \
+        static const struct parts parts = {                                     \
+            MP_WTYPE_##TYPE,                                                    \
+            tiles_##name##_4_1,                                                 \
+            { { tiles_##name##_1_1, tiles_##name##_1_2, tiles_##name##_1_4 },   \
+              { tiles_##name##_2_1, tiles_##name##_2_2, tiles_##name##_2_4 } }, \
+            LANES_OF(name),                                                     \
+        };                                                                      \
+                                                                                \
+        multiply(p, &parts);                                                    \
     }
 MP_QUANT_MAP(X)
 #undef X

@@ -73,14 +73,15 @@ const char *const mp_quant_names[] = { NULL };
 static const struct candidate candidates[] = { { NULL, NULL } };
 #endif
 
-#define ROWS 11   /* of one token: two tiles of four, a pair and one */
+#define ROWS 19   /* 16 lanes and some; tiles of four, a pair and one */
 #define TOKENS 15 /* 8, 4, 2 and 1 */
 #define COLS 512
-#define START 0.25f /* what y holds before */
+#define START 0.25f /* of the row's largest: what y holds before */
 
 struct operands {
     unsigned char w[ROWS * COLS * 2];
-    float x[TOKENS * COLS], want[TOKENS * ROWS], got[TOKENS * ROWS], largest;
+    float x[TOKENS * COLS], want[TOKENS * ROWS], got[TOKENS * ROWS];
+    float largest[ROWS]; /* of each row: scales differ */
 };
 
 /* Any bytes are a block, but its 16-bit floats shall be moderate. */
@@ -112,9 +113,10 @@ static void sum_up(struct operands *o, enum mp_wtype type)
     double x[COLS];
     float rows[ROWS][COLS];
 
-    o->largest = 0;
-    for (size_t r = 0; r < ROWS; r++)
+    for (size_t r = 0; r < ROWS; r++) {
+        o->largest[r] = 0;
         info->convert(rows[r], o->w + r * mp_wtype_bytes(type, COLS), COLS);
+    }
     for (size_t t = 0; t < TOKENS; t++) {
         mp_quant_rounded(x, o->x + t * COLS, info, COLS);
         for (size_t r = 0; r < ROWS; r++) {
@@ -125,8 +127,7 @@ static void sum_up(struct operands *o, enum mp_wtype type)
                     sums[i] += (double)rows[r][c + i] * x[c + i];
             }
             o->want[t * ROWS + r] = (float)(sums[0] + sums[1] + sums[2] + sums[3]);
-            o->largest = fabsf(o->want[t * ROWS + r]) > o->largest ? fabsf(o->want[t * ROWS + r])
-                                                                   : o->largest;
+            o->largest[r] = fmaxf(o->largest[r], fabsf(o->want[t * ROWS + r]));
         }
     }
 }
@@ -148,15 +149,15 @@ static int agrees(const struct mp_quant *quant, enum mp_wtype type, struct opera
         .block_cols = block_cols,
         .accumulate = accumulate,
     };
-    const float start = o->largest * START;
 
     for (size_t i = 0; i < tokens * ROWS; i++)
-        o->got[i] = start;
+        o->got[i] = o->largest[i % ROWS] * START;
     quant->multiply[type](&product);
     for (size_t i = 0; i < tokens * ROWS; i++) {
-        const float want = o->want[i] + (accumulate ? start : 0);
+        const float largest = o->largest[i % ROWS];
+        const float want = o->want[i] + (accumulate ? largest * START : 0);
 
-        if (!(fabsf(want - o->got[i]) <= o->largest * 0x1p-14f))
+        if (!(fabsf(want - o->got[i]) <= largest * 0x1p-14f))
             return 0;
     }
     return 1;

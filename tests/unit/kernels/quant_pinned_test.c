@@ -7,7 +7,7 @@
 enum { ROWS = 5, COLS = 1280, TOKENS = 9 };
 
 /* By magnitude of activations: from 0.1 to 127; from 2^-140 to 2^66, from block to block. */
-static const uint64_t pins[2] = { UINT64_C(0x01b55f3aefd35465), UINT64_C(0x7995f52c3252a77e) };
+static const uint64_t pins[2] = { UINT64_C(0x852099af23e7c2bc), UINT64_C(0x4da69070ebf48803) };
 
 /* Number `type` of the products, by a variant or, where that is NULL, by kernels. */
 static void multiply(float *y, const unsigned char *w, const float *x, size_t tokens,

@@ -395,10 +395,21 @@ static int spoils_many_accumulated(const struct mp_quant_product *p, size_t r, s
     return p->accumulate && p->tokens >= 8 && r + t == 0;
 }
 
+static int spoils_last_lane(const struct mp_quant_product *p, size_t r, size_t t)
+{
+    return p->tokens >= 8 && !p->accumulate && r == 15 && t == 1;
+}
+
+static int spoils_few_lanes(const struct mp_quant_product *p, size_t r, size_t t)
+{
+    return p->tokens >= 8 && r == 16 && t == 7;
+}
+
 static int (*const spoils[])(const struct mp_quant_product *p, size_t r, size_t t) = {
-    spoils_one,    spoils_rest_of_one, spoils_eight,
-    spoils_four,   spoils_four_apart,  spoils_two,
-    spoils_blocks, spoils_accumulated, spoils_many_accumulated
+    spoils_one,       spoils_rest_of_one, spoils_eight,
+    spoils_four,      spoils_four_apart,  spoils_two,
+    spoils_blocks,    spoils_accumulated, spoils_many_accumulated,
+    spoils_last_lane, spoils_few_lanes,
 };
 
 static void spoil(const struct mp_quant_product *p, enum mp_wtype type)
