@@ -1,8 +1,9 @@
 /*
  * Experts out of other servers' memory, as engine/cluster/rank_fetch.c gets them: where that took
  * less time lately than a read. A layer that waits for one begins when it is there. A message that
- * is too long for MPI to send at once goes in two parts: the rest when the receiver has found the
- * first one, and the sender has heard of that. Ranks hear of anything only where they answer.
+ * is too long for MPI to send at once goes in two parts: the rest, in pieces of that size, when the
+ * receiver has found the first one, and the sender has heard of that. Ranks hear of anything only
+ * where they answer.
  */
 #include "policy/sim/cluster/cluster_int.h"
 
@@ -53,14 +54,18 @@ static void push(struct mp_cluster_sim *sim, uint32_t server, const struct mp_cl
                     (uint32_t)(fetch - sim->nodes[server].fetch));
 }
 
-/* A message of the fetch leaves `from` for `to`. */
+/* A message of the fetch leaves `from` for `to`. Of a long one a piece does, and the rest behind
+ * what others have sent meanwhile: links are shared by connections. */
 static void send(struct mp_cluster_sim *sim, uint32_t server, struct mp_cluster_fetch *fetch,
                  uint32_t from, uint32_t to, double bytes)
 {
-    const double all = bytes + sim->cluster->head_bytes;
+    const double once = sim->cluster->once_bytes;
+    const double piece = once > 0 && once < bytes ? once : bytes;
+    const double all = piece + sim->cluster->head_bytes;
     const uint64_t left_ns = mp_cluster_send(sim, from, sim->now_ns, all);
 
     fetch->leaves = true;
+    fetch->rest = bytes - piece;
     push(sim, server, fetch, mp_cluster_get(sim, from, to, left_ns, all));
 }
 
@@ -168,6 +173,10 @@ void mp_cluster_follow_fetch(struct mp_cluster_sim *sim, uint32_t server, uint32
     const double first = once > 0 && once < bytes ? once : bytes;
     uint64_t again;
 
+    if (fetch->leaves && fetch->rest > 0) {
+        send(sim, server, fetch, fetch->from, server, fetch->rest);
+        return;
+    }
     if (fetch->leaves) {
         fetch->leaves = false;
         push(sim, server, fetch, mp_cluster_there(sim));

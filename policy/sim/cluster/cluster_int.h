@@ -103,6 +103,7 @@ struct mp_cluster_fetch {
     uint32_t id, from;
     uint64_t sent_ns;
     enum mp_cluster_stage stage;
+    double rest; /* bytes of its message that have not left */
 };
 #define MP_CLUSTER_FETCHES_MAX 4u /* engine/cluster/rank_int.h */
 

@@ -437,6 +437,35 @@ static void ranks_fetch_what_another_one_has(void)
     mp_cluster_result_fini(&whole);
 }
 
+/* While the first one gets an expert, which takes 30 ms of the second one's link, the third one's
+ * rows wait for all of it, or for a piece of one; the second one's requests come when all is over.
+ */
+static void others_send_between_pieces_of_an_expert(void)
+{
+    static const double arrivals[3] = { 0, 10, 0.3 };
+    struct cluster_world w;
+    struct mp_cluster_config config = { .cluster = &w.cluster,
+                                        .place = mp_place_find("united"),
+                                        .arrivals = arrivals };
+    struct mp_cluster_result whole, parts;
+
+    world_init(&w, 3, 1, 1, 3, 3);
+    w.cluster.rows_once = 1;
+    w.cluster.gen = 200;
+    w.cluster.latency_us = 9975;
+    for (int n = 0; n < 3; n++)
+        w.servers[n].mbit = 800;
+    CHECK_EQ(mp_cluster_run(&config, &whole), MP_OK);
+    w.cluster.once_bytes = 1e5;
+    CHECK_EQ(mp_cluster_run(&config, &parts), MP_OK);
+    CHECK(whole.fetched == 2 && parts.fetched == 2);
+    CHECK(whole.server_mean_s[1] == parts.server_mean_s[1]);
+    CHECK(whole.server_mean_s[2] > whole.server_mean_s[1] + 0.05);
+    CHECK(parts.server_mean_s[2] < whole.server_mean_s[1] + 0.015);
+    mp_cluster_result_fini(&parts);
+    mp_cluster_result_fini(&whole);
+}
+
 static void requests_are_redirected_to_idle_servers(void)
 {
     struct cluster_world w;
@@ -625,6 +654,7 @@ int main(void)
     RUN(ranks_try_again_what_they_do_not_do);
     RUN(ranks_expect_what_reads_took_in_the_background);
     RUN(ranks_fetch_what_another_one_has);
+    RUN(others_send_between_pieces_of_an_expert);
     RUN(requests_are_redirected_to_idle_servers);
     RUN(migration_follows_what_is_used);
     RUN(ranks_read_what_a_new_placement_gives_them);
