@@ -198,15 +198,15 @@ static void multiply_panel(const struct mp_quant_product *p, const struct panel 
         parts->lanes(p, q);
         return;
     }
+    if (q->tokens == 1) {
+        multiply_tiles(p, q, parts, 0, p->rows / 4, 1, 0, 4, 1);
+        multiply_pairs(p, q, parts, p->rows / 4 * 4, p->rows % 4, 0, 1);
+        return;
+    }
     for (size_t r = 0, rows; r < p->rows; r += rows) {
         size_t t = 0;
 
-        rows = min_size(p->rows - r, q->tokens == 1 ? p->rows : ROW_BLOCK);
-        if (q->tokens == 1) {
-            multiply_tiles(p, q, parts, r, rows / 4, 1, 0, 4, 1);
-            multiply_pairs(p, q, parts, r + rows / 4 * 4, rows % 4, 0, 1);
-            continue;
-        }
+        rows = min_size(p->rows - r, ROW_BLOCK);
         for (; t + 4 <= q->tokens; t += 4)
             multiply_pairs(p, q, parts, r, rows, t, 4);
         for (; t + 2 <= q->tokens; t += 2)
