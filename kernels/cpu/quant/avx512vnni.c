@@ -32,6 +32,4 @@ INLINE __m256i v_or_masked(__m256i a, __m256i b, __m256i mask)
     return _mm256_ternarylogic_epi32(a, b, mask, 0xf8);
 }
 
-#include "kernels/cpu/quant/vectors_512.h"
-
 #include "kernels/cpu/quant/product.h"

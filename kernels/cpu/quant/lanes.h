@@ -3,6 +3,7 @@
  * apart once for all tokens of a panel; then 4 bytes of each row are multiplied with the same 4 of
  * a token's activations, so that the sum of a block is one of vectors.
  */
+#define LANES 16
 #define GROUP 8 /* tokens side by side */
 #define SIDE 32 /* numbers of a row beside the elements of 256 columns */
 
@@ -38,6 +39,45 @@ INLINE int offset_k(enum mp_wtype type)
 }
 
 /* ---- rows to lanes */
+
+/* Lane r of to[k] is number k of the row that begins r * apart_bytes behind `from`. */
+static __attribute__((noinline)) void transpose(void *to, const void *from, size_t apart_bytes)
+{
+    const unsigned char *p = from;
+    __m512i a[LANES], b[LANES];
+
+    UNROLL
+    for (int i = 0; i < LANES; i++)
+        a[i] = _mm512_load_si512(p + (size_t)i * apart_bytes);
+    UNROLL
+    for (int i = 0; i < LANES; i += 2) {
+        b[i] = _mm512_unpacklo_epi32(a[i], a[i + 1]);
+        b[i + 1] = _mm512_unpackhi_epi32(a[i], a[i + 1]);
+    }
+    UNROLL
+    for (int i = 0; i < LANES; i += 4) {
+        a[i] = _mm512_unpacklo_epi64(b[i], b[i + 2]);
+        a[i + 1] = _mm512_unpackhi_epi64(b[i], b[i + 2]);
+        a[i + 2] = _mm512_unpacklo_epi64(b[i + 1], b[i + 3]);
+        a[i + 3] = _mm512_unpackhi_epi64(b[i + 1], b[i + 3]);
+    }
+    UNROLL
+    for (int i = 0; i < 4; i++) {
+        b[i] = _mm512_shuffle_i32x4(a[i], a[i + 4], 0x88);
+        b[i + 4] = _mm512_shuffle_i32x4(a[i], a[i + 4], 0xdd);
+        b[i + 8] = _mm512_shuffle_i32x4(a[i + 8], a[i + 12], 0x88);
+        b[i + 12] = _mm512_shuffle_i32x4(a[i + 8], a[i + 12], 0xdd);
+    }
+    UNROLL
+    for (int i = 0; i < 4; i++) {
+        _mm512_store_si512((char *)to + 64 * i, _mm512_shuffle_i32x4(b[i], b[i + 8], 0x88));
+        _mm512_store_si512((char *)to + 64 * (i + 8), _mm512_shuffle_i32x4(b[i], b[i + 8], 0xdd));
+        _mm512_store_si512((char *)to + 64 * (i + 4),
+                           _mm512_shuffle_i32x4(b[i + 4], b[i + 12], 0x88));
+        _mm512_store_si512((char *)to + 64 * (i + 12),
+                           _mm512_shuffle_i32x4(b[i + 4], b[i + 12], 0xdd));
+    }
+}
 
 INLINE void read_32(struct row *row, const unsigned char *w, size_t blocks, enum mp_wtype type)
 {
@@ -116,49 +156,61 @@ INLINE void take_apart(struct lanes *l, const unsigned char *w, size_t row_bytes
 
 /* ---- products */
 
+/* The 4 bytes at p in all lanes. */
+INLINE __m512i spread(const void *p)
+{
+    int32_t bits;
+
+    memcpy(&bits, p, sizeof(bits));
+    return _mm512_set1_epi32(bits);
+}
+
 /* sums[t] += 4 * count columns of the rows times those of tokens. */
-TILE void add_columns(v_ints *sums, const unsigned char (*w)[LANES * 4], const struct chunk *x,
+TILE void add_columns(__m512i *sums, const unsigned char (*w)[LANES * 4], const struct chunk *x,
                       size_t c, int count, int tokens)
 {
     UNROLL
     for (int j = 0; j < count; j++) {
-        const v_ints bytes = vi_load(w[j]);
+        const __m512i bytes = _mm512_load_si512(w[j]);
 
         UNROLL
         for (int t = 0; t < tokens; t++)
-            sums[t] = vi_dot(sums[t], bytes, vi_spread(x[t].q + c + 4 * (size_t)j));
+            sums[t] = _mm512_dpbusd_epi32(sums[t], bytes, spread(x[t].q + c + 4 * (size_t)j));
     }
 }
 
 /* Block i of each 8 adds to sum i. */
-TILE void lanes_32(v_floats *y, const struct lanes *l, const struct chunk *x, size_t c, size_t cols,
+TILE void lanes_32(__m512 *y, const struct lanes *l, const struct chunk *x, size_t c, size_t cols,
                    enum mp_wtype type, int tokens)
 {
-    v_floats of[8][GROUP];
+    __m512 of[8][GROUP];
 
     for (size_t b = 0; b < 8; b++) {
-        v_floats acc[GROUP];
+        __m512 acc[GROUP];
 
         UNROLL
         for (int t = 0; t < tokens; t++)
-            acc[t] = vf_zero();
+            acc[t] = _mm512_setzero_ps();
         for (size_t at = 32 * b; at < cols; at += 256) {
             const float *d = (const float *)l->side[at / 256][SIDE_D + b];
             const float *m = (const float *)l->side[at / 256][SIDE_M + b];
-            v_ints sums[GROUP];
+            __m512i sums[GROUP];
 
             UNROLL
             for (int t = 0; t < tokens; t++)
-                sums[t] = offset_32(type) != 0 ? vi_spread(&x[t].base[(c + at) / 32]) : vi_zero();
+                sums[t] = offset_32(type) != 0 ? spread(&x[t].base[(c + at) / 32])
+                                               : _mm512_setzero_si512();
             add_columns(sums, l->w + at / 4, x, c + at, 8, tokens);
             UNROLL
             for (int t = 0; t < tokens; t++) {
-                const v_floats scale = vf_set(x[t].scales[(c + at) / 32]);
+                const __m512 scale = _mm512_set1_ps(x[t].scales[(c + at) / 32]);
 
-                acc[t] = vf_fma(vf_of(sums[t]), vf_mul(vf_load(d), scale), acc[t]);
+                acc[t] = _mm512_fmadd_ps(_mm512_cvtepi32_ps(sums[t]),
+                                         _mm512_mul_ps(_mm512_loadu_ps(d), scale), acc[t]);
                 if (has_min_32(type))
-                    acc[t] = vf_add(acc[t], vf_mul(vf_mul(vf_load(m), scale),
-                                                   vf_set((float)x[t].sums[(c + at) / 32])));
+                    acc[t] = _mm512_add_ps(
+                        acc[t], _mm512_mul_ps(_mm512_mul_ps(_mm512_loadu_ps(m), scale),
+                                              _mm512_set1_ps((float)x[t].sums[(c + at) / 32])));
             }
         }
         UNROLL
@@ -167,61 +219,65 @@ TILE void lanes_32(v_floats *y, const struct lanes *l, const struct chunk *x, si
     }
     UNROLL
     for (int t = 0; t < tokens; t++)
-        y[t] = vf_add(vf_add(vf_add(of[0][t], of[4][t]), vf_add(of[2][t], of[6][t])),
-                      vf_add(vf_add(of[1][t], of[5][t]), vf_add(of[3][t], of[7][t])));
+        y[t] = _mm512_add_ps(
+            _mm512_add_ps(_mm512_add_ps(of[0][t], of[4][t]), _mm512_add_ps(of[2][t], of[6][t])),
+            _mm512_add_ps(_mm512_add_ps(of[1][t], of[5][t]), _mm512_add_ps(of[3][t], of[7][t])));
 }
 
 /* One block of 256. */
-TILE void lanes_block_k(v_floats *of, const struct lanes *l, size_t u, const struct chunk *x,
+TILE void lanes_block_k(__m512 *of, const struct lanes *l, size_t u, const struct chunk *x,
                         size_t c, enum mp_wtype type, int tokens)
 {
     const int groups = has_pairs_k(type) ? 8 : 16, count = 64 / groups;
-    v_ints whole[GROUP], mins[GROUP];
+    __m512i whole[GROUP], mins[GROUP];
 
     UNROLL
     for (int t = 0; t < tokens; t++)
-        whole[t] = vi_zero();
+        whole[t] = _mm512_setzero_si512();
     for (int g = 0; g < groups; g++) {
         const int i = has_pairs_k(type) ? g : g % 2 * 8 + g / 2;
-        const v_ints scale = vi_load(l->side[u][SIDE_SCALES + i]);
-        v_ints sums[GROUP];
+        const __m512i scale = _mm512_load_si512(l->side[u][SIDE_SCALES + i]);
+        __m512i sums[GROUP];
 
         UNROLL
         for (int t = 0; t < tokens; t++)
-            sums[t] = vi_zero();
+            sums[t] = _mm512_setzero_si512();
         add_columns(sums, l->w + u * 64 + (size_t)(g * count), x, c + (size_t)(g * count * 4),
                     count, tokens);
         UNROLL
         for (int t = 0; t < tokens; t++)
-            whole[t] = vi_add(whole[t], vi_mul(sums[t], scale));
+            whole[t] = _mm512_add_epi32(whole[t], _mm512_mullo_epi32(sums[t], scale));
     }
     UNROLL
     for (int t = 0; t < tokens; t++)
-        mins[t] = vi_zero();
+        mins[t] = _mm512_setzero_si512();
     UNROLL
     for (int i = 0; i < 8; i++) {
-        const v_ints of_rows = vi_load(l->side[u][mins_at(type) + i]);
+        const __m512i of_rows = _mm512_load_si512(l->side[u][mins_at(type) + i]);
 
         UNROLL
         for (int t = 0; t < tokens; t++)
-            mins[t] = vi_dot_16(mins[t], of_rows, vi_spread(&x[t].sums[c / 16 + 2 * (size_t)i]));
+            mins[t] =
+                _mm512_dpwssd_epi32(mins[t], of_rows, spread(&x[t].sums[c / 16 + 2 * (size_t)i]));
     }
     UNROLL
     for (int t = 0; t < tokens; t++) {
-        const v_floats scale = vf_set(x[t].scales[c / 256]);
+        const __m512 scale = _mm512_set1_ps(x[t].scales[c / 256]);
 
         if (mins_of(type) != MINS_SCALED)
-            whole[t] = vi_sub(whole[t], mins[t]);
-        of[t] = vf_mul(vf_of(whole[t]), vf_mul(vf_load(l->d[u]), scale));
+            whole[t] = _mm512_sub_epi32(whole[t], mins[t]);
+        of[t] = _mm512_mul_ps(_mm512_cvtepi32_ps(whole[t]),
+                              _mm512_mul_ps(_mm512_loadu_ps(l->d[u]), scale));
         if (mins_of(type) == MINS_SCALED)
-            of[t] = vf_fnma(vf_of(mins[t]), vf_mul(vf_load(l->dmin[u]), scale), of[t]);
+            of[t] = _mm512_fnmadd_ps(_mm512_cvtepi32_ps(mins[t]),
+                                     _mm512_mul_ps(_mm512_loadu_ps(l->dmin[u]), scale), of[t]);
     }
 }
 
-TILE void lanes_k(v_floats *y, const struct lanes *l, const struct chunk *x, size_t c, size_t cols,
+TILE void lanes_k(__m512 *y, const struct lanes *l, const struct chunk *x, size_t c, size_t cols,
                   enum mp_wtype type, int tokens)
 {
-    v_floats of[UNITS_MAX][GROUP];
+    __m512 of[UNITS_MAX][GROUP];
 
     for (size_t u = 0; u < UNITS_MAX; u++) {
         if (u * 256 < cols) {
@@ -230,11 +286,11 @@ TILE void lanes_k(v_floats *y, const struct lanes *l, const struct chunk *x, siz
         }
         UNROLL
         for (int t = 0; t < tokens; t++)
-            of[u][t] = vf_zero();
+            of[u][t] = _mm512_setzero_ps();
     }
     UNROLL
     for (int t = 0; t < tokens; t++)
-        y[t] = vf_add(vf_add(of[0][t], of[2][t]), vf_add(of[1][t], of[3][t]));
+        y[t] = _mm512_add_ps(_mm512_add_ps(of[0][t], of[2][t]), _mm512_add_ps(of[1][t], of[3][t]));
 }
 
 /* Columns [c, c + cols) of a chunk for some rows and tokens. */
@@ -260,7 +316,7 @@ static __attribute__((noinline)) void to_y(const struct lanes_part *p, const flo
 TILE void lanes_part(const struct lanes_part *p, enum mp_wtype type, int tokens)
 {
     float sums[GROUP * LANES];
-    v_floats y[GROUP];
+    __m512 y[GROUP];
 
     if (is_block_32(type))
         lanes_32(y, p->l, p->x, p->c, p->cols, type, tokens);
@@ -268,7 +324,7 @@ TILE void lanes_part(const struct lanes_part *p, enum mp_wtype type, int tokens)
         lanes_k(y, p->l, p->x, p->c, p->cols, type, tokens);
     UNROLL
     for (int t = 0; t < tokens; t++)
-        vf_store(sums + t * LANES, y[t]);
+        _mm512_storeu_ps(sums + t * LANES, y[t]);
     to_y(p, sums, (size_t)tokens);
 }
 
@@ -297,8 +353,16 @@ struct lanes_of {
     void (*of[4])(const struct lanes_part *p); /* 1, 2, 4, 8 tokens */
 };
 
+#define X(TYPE, name, ...)                                                          \
+    static const struct lanes_of lanes_of_##name = {                                \
+        take_apart_##name,                                                          \
+        { lanes_##name##_1, lanes_##name##_2, lanes_##name##_4, lanes_##name##_8 }, \
+    };
+MP_QUANT_MAP(X)
+#undef X
+
 /* All rows for one panel. */
-INLINE void lanes_panel(const struct mp_quant_product *p, const struct panel *q,
+static void lanes_panel(const struct mp_quant_product *p, const struct panel *q,
                         const struct lanes_of *of, enum mp_wtype type)
 {
     struct lanes l;

@@ -115,20 +115,7 @@ MP_QUANT_MAP(X)
 
 #if V_LANES
 #include "kernels/cpu/quant/lanes.h"
-#define LANES_OF(name) lanes_panel_##name
-#define X(TYPE, name, ...)                                                                     \
-    static __attribute__((noinline)) void lanes_panel_##name(const struct mp_quant_product *p, \
-                                                             const struct panel *q)            \
-    {                                                                                          \
-        static const struct lanes_of of = {                                                    \
-            take_apart_##name,                                                                 \
-            { lanes_##name##_1, lanes_##name##_2, lanes_##name##_4, lanes_##name##_8 },        \
-        };                                                                                     \
-                                                                                               \
-        lanes_panel(p, q, &of, MP_WTYPE_##TYPE);                                               \
-    }
-MP_QUANT_MAP(X)
-#undef X
+#define LANES_OF(name) &lanes_of_##name
 #else
 #define LANES_OF(name) NULL
 #endif
@@ -137,8 +124,7 @@ struct parts {
     enum mp_wtype type;
     void (*one)(const struct tiles *p);      /* 4 rows, 1 token */
     void (*of[2][3])(const struct tiles *p); /* 1 or 2 rows; 1, 2 or 4 tokens */
-    /* All rows, many tokens; or NULL. */
-    void (*lanes)(const struct mp_quant_product *p, const struct panel *q);
+    const struct lanes_of *lanes;            /* many tokens; or NULL */
 };
 
 /* ---- order */
@@ -194,10 +180,12 @@ static void multiply_pairs(const struct mp_quant_product *p, const struct panel 
 static void multiply_panel(const struct mp_quant_product *p, const struct panel *q,
                            const struct parts *parts)
 {
-    if (q->tokens >= MANY && V_LANES) {
-        parts->lanes(p, q);
+#if V_LANES
+    if (q->tokens >= MANY) {
+        lanes_panel(p, q, parts->lanes, parts->type);
         return;
     }
+#endif
     if (q->tokens == 1) {
         multiply_tiles(p, q, parts, 0, p->rows / 4, 1, 0, 4, 1);
         multiply_pairs(p, q, parts, p->rows / 4 * 4, p->rows % 4, 0, 1);
