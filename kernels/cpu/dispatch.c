@@ -117,6 +117,14 @@ const struct mp_kernels *mp_kernels_find(const char *name)
     return NULL;
 }
 
+int mp_kernels_announced(const char *name)
+{
+    for (size_t i = 0; i < CANDIDATES; i++)
+        if (strcmp(candidates[i].kernels->name, name) == 0)
+            return candidates[i].runs_here();
+    return 0;
+}
+
 const struct mp_kernels *mp_kernels_of(enum mp_math math)
 {
     for (size_t i = 0; i < CANDIDATES; i++)

@@ -124,6 +124,9 @@ extern const struct mp_kernels mp_kernels_ref;
  * its self-test, which runs once. */
 const struct mp_kernels *mp_kernels_find(const char *name);
 
+/* Does this CPU announce what `name` needs? Only the self-test says whether it does that right. */
+int mp_kernels_announced(const char *name);
+
 /* The fastest one of class F32 that this CPU (and operating system) can run; never NULL. */
 const struct mp_kernels *mp_kernels_best(void);
 

@@ -197,7 +197,7 @@ class Tree:
                 if how not in ("passed", "skipped"):
                     self.failed.add(name)
                     return f"{name} ({how})", ""
-            return ("skipped", "") if ended == {"skipped"} else (None, "no test failed")
+            return ("skipped", "") if ended <= {"skipped"} else (None, "no test failed")
         except ValueError as error:
             return None, str(error)
         finally:
@@ -224,7 +224,7 @@ def seeded_jobs(tree, host, cuda, numbers):
 def sample_jobs(tree, count, seed, only, must):
     for site in sample.choose(COPY, tree.names, count, seed, only):
         yield (f"seed {seed} {site.path}:{site.line + 1}: {sample.name_of(site)}", site.path,
-               tree.resolve(sample.tests_of(site.path)),
+               tree.resolve(sample.tests_of(site.path)) if sample.runs_here(site.path) else [],
                lambda text, site=site: sample.mutate(text, site), must)
 
 

@@ -99,17 +99,32 @@ def fits(path, pattern):
         fnmatch.fnmatch(*pair) for pair in zip(parts[-len(wanted):], wanted))
 
 
+def words_of(path):
+    """What stands behind the first pattern that fits."""
+    for line in read_lines("tests.txt"):
+        pattern, *words = line.split()
+        if fits(path, pattern):
+            return words
+    raise SystemExit(f"tests.txt: no test for {path}; add a line with its name")
+
+
+def only_tests(words):
+    return [word for word in words if not word.startswith("if:")]
+
+
 def all_tests():
-    return [line.split()[1:] for line in read_lines("tests.txt")]
+    return [only_tests(line.split()[1:]) for line in read_lines("tests.txt")]
 
 
 def tests_of(path):
-    """Names of tests without folders, for the first pattern that fits."""
-    for line in read_lines("tests.txt"):
-        pattern, *tests = line.split()
-        if fits(path, pattern):
-            return tests
-    raise SystemExit(f"tests.txt: no test for {path}; add a line with its name")
+    """Names of tests without folders."""
+    return only_tests(words_of(path))
+
+
+def runs_here(path):
+    """Has this processor the instructions that the source is for?"""
+    have = set(re.findall(r"\w+", Path("/proc/cpuinfo").read_text()))
+    return all(word[3:] in have for word in words_of(path) if word.startswith("if:"))
 
 
 def choose(root, names, count, seed, only):

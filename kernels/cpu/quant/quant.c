@@ -215,6 +215,15 @@ const struct mp_quant *mp_quant_find(const char *name)
     return NULL;
 }
 
+int mp_quant_announced(const char *name)
+{
+    for (const struct candidate *c = candidates; c->quant != NULL; c++) {
+        if (strcmp(c->quant->name, name) == 0)
+            return c->runs_here();
+    }
+    return 0;
+}
+
 const struct mp_quant *mp_quant_best(const char *kernels)
 {
     static _Atomic(const struct mp_quant *) kept[2]; /* threads that race find the same */

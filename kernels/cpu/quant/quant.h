@@ -48,6 +48,10 @@ extern const char *const mp_quant_names[];
  * fails the self-test, small products of each type, by each kind of tile, against plain C. */
 const struct mp_quant *mp_quant_find(const char *name);
 
+/* Does this processor announce what `name` needs, and are the kernels there from which on it is
+ * used? */
+int mp_quant_announced(const char *name);
+
 /* The self-test; false: the variant must not be used. */
 int mp_quant_passes(const struct mp_quant *quant);
 

@@ -447,9 +447,13 @@ static void names_and_choice(void)
            mp_kernels_find(mp_kernels_names[i])->math != MP_MATH_F32)
         i++;
     CHECK(mp_kernels_best() == mp_kernels_find(mp_kernels_names[i]));
-    for (i = 0; mp_kernels_names[i] != NULL; i++)
+    CHECK(!mp_kernels_announced("none"));
+    for (i = 0; mp_kernels_names[i] != NULL; i++) {
+        CHECK((mp_kernels_find(mp_kernels_names[i]) != NULL) ==
+              mp_kernels_announced(mp_kernels_names[i])); /* else untested by all that follows */
         if (mp_kernels_find(mp_kernels_names[i]) != NULL)
             CHECK_STR(mp_kernels_find(mp_kernels_names[i])->name, mp_kernels_names[i]);
+    }
     CHECK_STR(mp_kernels_names[i - 1], "ref");
     CHECK_EQ(mp_wtype_bytes(MP_WTYPE_F32, 3), 12);
     CHECK_EQ(mp_wtype_bytes(MP_WTYPE_BF16, 3), 6);

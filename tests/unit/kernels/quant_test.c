@@ -314,10 +314,11 @@ static void all_kernels_take_them(void)
 static void variants_are_found_by_name(void)
 {
     CHECK(mp_quant_find("none") == NULL && mp_quant_find("") == NULL);
-    CHECK(mp_quant_best("ref") == NULL);
+    CHECK(mp_quant_best("ref") == NULL && !mp_quant_announced("none"));
     for (size_t i = 0; mp_quant_names[i] != NULL; i++) {
         const struct mp_quant *quant = mp_quant_find(mp_quant_names[i]);
 
+        CHECK((quant != NULL) == mp_quant_announced(mp_quant_names[i])); /* else untested below */
         if (quant == NULL)
             continue;
         CHECK_STR(quant->name, mp_quant_names[i]);
