@@ -54,12 +54,12 @@ INLINE __m512 as_floats(__m256i whole, float scale)
 /* Of a block of 256 with a scale for each 32 columns: the same. */
 INLINE __m512i pairs_of_block(const struct scales_k *s, enum mp_wtype type)
 {
-    __m128i scales = _mm256_cvtepi32_epi16(_mm256_loadu_si256((const void *)s->pairs));
-    __m512 d = as_floats(_mm256_castsi128_si256(scales), s->d);
+    __m128i scales = _mm256_cvtepi32_epi16(_mm256_loadu_si256((const void *)s->pairs[0]));
+    __m512 d = as_floats(_mm256_castsi128_si256(scales), s->d[0][0]);
 
     if (has_mins(type))
         d = _mm512_mask_mov_ps(d, 0xff00,
-                               as_floats(_mm256_permute4x64_epi64(s->mins, 0x44), -s->dmin));
+                               as_floats(_mm256_permute4x64_epi64(s->mins[0], 0x44), -s->d[0][1]));
     return _mm512_castps_si512(d);
 }
 
@@ -111,11 +111,11 @@ INLINE void unpack_unit(struct weights *to, size_t group, const unsigned char *p
         if (is_block_32(type)) {
             first[r] = scales_of_blocks(p, type);
         } else {
-            scales_of_k(p, type, &s);
+            scales_of_rows(p, NULL, type, &s);
             first[r] = has_pairs_k(type) ? pairs_of_block(&s, type)
-                                         : _mm512_castps_si512(as_floats(s.scales, s.d));
+                                         : _mm512_castps_si512(as_floats(s.scales[0], s.d[0][0]));
             if (!has_pairs_k(type) && has_mins(type))
-                second[r] = _mm512_castps_si512(as_floats(s.mins, -s.dmin));
+                second[r] = _mm512_castps_si512(as_floats(s.mins[0], -s.d[0][1]));
         }
         UNROLL
         for (int i = 0; i < 8; i++)

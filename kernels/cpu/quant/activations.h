@@ -6,8 +6,8 @@
 struct chunk {
     _Alignas(32) signed char q[CHUNK_COLS];
     _Alignas(32) int32_t base[CHUNK_COLS / 32]; /* less the sums of 32 q times offset_32() */
-    _Alignas(32) int16_t sums[CHUNK_COLS / 16]; /* of the q of each 16, as in struct scales_k; of
-                                                   each 32 */
+    _Alignas(32) int16_t sums[CHUNK_COLS / 16]; /* of the q of each 16, or of each 32 twice, in
+                                                   the order of struct scales_k; of each 32 */
     _Alignas(32) float scales[CHUNK_COLS / 32];
 };
 
@@ -101,9 +101,9 @@ INLINE void round_blocks_32(struct chunk *to, const float *x, size_t c, size_t b
 }
 
 /* A block of 256. */
-INLINE void round_block_k(struct chunk *to, const float *x, size_t c)
+INLINE void round_block_k(struct chunk *to, const float *x, size_t c, enum mp_wtype type)
 {
-    __m256i all[8], largest = _mm256_setzero_si256();
+    __m256i all[8], sums, largest = _mm256_setzero_si256();
     __m256 inverse, scales;
 
     for (int b = 0; b < 8; b++)
@@ -119,7 +119,10 @@ INLINE void round_block_k(struct chunk *to, const float *x, size_t c)
     for (int b = 0; b < 8; b += 4)
         all[b] = _mm256_hadd_epi32(_mm256_hadd_epi32(all[b], all[b + 1]),
                                    _mm256_hadd_epi32(all[b + 2], all[b + 3]));
-    _mm256_storeu_si256((void *)(to->sums + c / 16), _mm256_packs_epi32(all[0], all[4]));
+    sums = _mm256_packs_epi32(all[0], all[4]);
+    if (has_6_bits(type)) /* of 32, twice */
+        sums = _mm256_add_epi16(sums, _mm256_permute2x128_si256(sums, sums, 1));
+    _mm256_storeu_si256((void *)(to->sums + c / 16), sums);
 }
 
 /* Asks for the 256 columns that stand `ahead` bytes behind x: rows of activations are too short for
@@ -144,7 +147,7 @@ static __attribute__((noinline)) void round_chunk(struct chunk *to, const float 
         _mm256_store_ps(to->scales, _mm256_setzero_ps()); /* of blocks that are missing */
     for (; !is_block_32(type) && c < cols; c += 256) {
         fetch_ahead(x + c, ahead);
-        round_block_k(to, x + c, c);
+        round_block_k(to, x + c, c, type);
     }
     for (; c + 256 <= cols; c += 256) {
         fetch_ahead(x + c, ahead);

@@ -20,10 +20,10 @@ INLINE __m256i v_dot(__m256i sum, __m256i a, __m256i b)
                             _mm256_madd_epi16(_mm256_maddubs_epi16(a, b), _mm256_set1_epi16(1)));
 }
 
-/* sum + scale * the same sums, where 16-bit lane i of `scale` is for the i-th pair of products. */
-INLINE __m256i v_add_scaled(__m256i sum, __m256i a, __m256i b, __m256i scale)
+/* sum + 8 sums of pairs of 16-bit lanes, each times its scale. */
+INLINE __m256i v_add_pairs(__m256i sum, __m256i lanes, __m256i scales)
 {
-    sum = _mm256_add_epi32(sum, _mm256_madd_epi16(_mm256_maddubs_epi16(a, b), scale));
+    sum = _mm256_add_epi32(sum, _mm256_madd_epi16(lanes, scales));
     __asm__ volatile(""
                      : "+x"(sum)); /* else gcc keeps a tile's products in memory, adds them last */
     return sum;

@@ -19,10 +19,10 @@ INLINE __m256i v_dot(__m256i sum, __m256i a, __m256i b)
     return _mm256_dpbusd_avx_epi32(sum, a, b);
 }
 
-/* sum + scale * the same sums, where 16-bit lane i of `scale` is for the i-th pair of products. */
-INLINE __m256i v_add_scaled(__m256i sum, __m256i a, __m256i b, __m256i scale)
+/* sum + 8 sums of pairs of 16-bit lanes, each times its scale. */
+INLINE __m256i v_add_pairs(__m256i sum, __m256i lanes, __m256i scales)
 {
-    return _mm256_dpwssd_avx_epi32(sum, _mm256_maddubs_epi16(a, b), scale);
+    return _mm256_dpwssd_avx_epi32(sum, lanes, scales);
 }
 
 /* a | (b & mask) */

@@ -32,46 +32,46 @@ INLINE size_t block_bytes_of(enum mp_wtype type)
     }
 }
 
-INLINE int bits_at(const unsigned char *p)
-{
-    uint16_t bits;
+/* Number k of a and of the 16 bytes at p, where bit k of `those` is set. */
+#define PICK(a, p, those) _mm_blend_epi16(a, _mm_loadu_si128((const void *)(p)), those)
 
-    memcpy(&bits, p, sizeof(bits));
-    return bits;
-}
-
-/* The 16-bit floats at p, p + bytes, .. */
+/* The 16-bit floats that 8 blocks of `bytes` begin with, from p on, or those behind them: number k
+ * is k-th of the 16 bytes that begin 2 k before it. */
 INLINE __m256 halves_8(const unsigned char *p, size_t bytes)
 {
-    __m128i a = _mm_cvtsi32_si128(bits_at(p));
+    const size_t step = bytes - 2;
+    __m128i a = _mm_loadu_si128((const void *)p);
 
-    a = _mm_insert_epi16(a, bits_at(p + bytes), 1);
-    a = _mm_insert_epi16(a, bits_at(p + 2 * bytes), 2);
-    a = _mm_insert_epi16(a, bits_at(p + 3 * bytes), 3);
-    a = _mm_insert_epi16(a, bits_at(p + 4 * bytes), 4);
-    a = _mm_insert_epi16(a, bits_at(p + 5 * bytes), 5);
-    a = _mm_insert_epi16(a, bits_at(p + 6 * bytes), 6);
-    return _mm256_cvtph_ps(_mm_insert_epi16(a, bits_at(p + 7 * bytes), 7));
+    a = PICK(a, p + step, 1 << 1);
+    a = PICK(a, p + 2 * step, 1 << 2);
+    a = PICK(a, p + 3 * step, 1 << 3);
+    a = PICK(a, p + 4 * step, 1 << 4);
+    a = PICK(a, p + 5 * step, 1 << 5);
+    a = PICK(a, p + 6 * step, 1 << 6);
+    return _mm256_cvtph_ps(PICK(a, p + 7 * step, 1 << 7));
 }
 
-/* 2^(exponent - 128), below 2^-126 denormal numbers. */
+/* 2^(exponent - 128), below 2^-126 denormal numbers, of the bytes that 8 blocks begin with. */
 INLINE __m256 powers_8(const unsigned char *p, size_t bytes)
 {
     const __m256i one = _mm256_set1_epi32(1);
-    __m128i a = _mm_cvtsi32_si128(p[0]);
+    const size_t step = bytes - 1;
+    __m128i even = _mm_loadu_si128((const void *)p);
+    __m128i odd = _mm_loadu_si128((const void *)(p + step));
     __m256i e, small, large;
 
-    a = _mm_insert_epi8(a, p[bytes], 1);
-    a = _mm_insert_epi8(a, p[2 * bytes], 2);
-    a = _mm_insert_epi8(a, p[3 * bytes], 3);
-    a = _mm_insert_epi8(a, p[4 * bytes], 4);
-    a = _mm_insert_epi8(a, p[5 * bytes], 5);
-    a = _mm_insert_epi8(a, p[6 * bytes], 6);
-    e = _mm256_cvtepu8_epi32(_mm_insert_epi8(a, p[7 * bytes], 7));
+    even = PICK(even, p + 2 * step, 1 << 1);
+    even = PICK(even, p + 4 * step, 1 << 2);
+    even = PICK(even, p + 6 * step, 1 << 3);
+    odd = PICK(odd, p + 3 * step, 1 << 1);
+    odd = PICK(odd, p + 5 * step, 1 << 2);
+    odd = PICK(odd, p + 7 * step, 1 << 3);
+    e = _mm256_cvtepu8_epi32(_mm_blendv_epi8(even, odd, _mm_set1_epi16((short)0xff00)));
     small = _mm256_sllv_epi32(_mm256_set1_epi32(0x200000), e);
     large = _mm256_slli_epi32(_mm256_sub_epi32(e, one), 23);
     return _mm256_castsi256_ps(_mm256_blendv_epi8(small, large, _mm256_cmpgt_epi32(e, one)));
 }
+#undef PICK
 
 /* The scales of 8 blocks of a row. */
 INLINE __m256 block_scales_8(const unsigned char *w, enum mp_wtype type)

@@ -93,14 +93,26 @@ INLINE void read_k(struct row *row, float *d, float *dmin, const unsigned char *
 {
     struct scales_k s;
 
-    scales_of_k(w, type, &s);
     UNROLL
     for (int j = 0; j < 8; j++)
         _mm256_store_si256(
             (void *)(row->w + 32 * j),
             _mm256_xor_si256(bytes_k(w, type, j), _mm256_set1_epi8((char)offset_k(type))));
+    if (has_6_bits(type)) {
+        const __m256i heads = heads_6(w, w), bytes = bytes_6(heads);
+
+        _mm256_store_si256((void *)(row->side + SIDE_SCALES),
+                           _mm256_cvtepu8_epi32(_mm256_castsi256_si128(bytes)));
+        _mm256_store_si256((void *)(row->side + SIDE_MINS),
+                           _mm256_unpackhi_epi8(bytes, _mm256_setzero_si256()));
+        d_of_6(s.d, heads);
+        *d = s.d[0][0];
+        *dmin = s.d[0][1];
+        return;
+    }
+    scales_of_k(w, type, &s, 0);
     if (has_pairs_k(type)) { /* a number twice becomes one of 32 bits */
-        const __m256i pairs = load_32((const void *)s.pairs);
+        const __m256i pairs = load_32((const void *)s.pairs[0]);
 
         _mm256_store_si256((void *)(row->side + SIDE_SCALES), _mm256_srai_epi32(pairs, 16));
         if (is_signed_k(type)) { /* in the order of struct scales_k */
@@ -108,20 +120,20 @@ INLINE void read_k(struct row *row, float *d, float *dmin, const unsigned char *
                 _mm_packs_epi32(_mm256_castsi256_si128(_mm256_srai_epi32(pairs, 16)),
                                 _mm256_extracti128_si256(_mm256_srai_epi32(pairs, 16), 1));
 
-            s.mins = _mm256_slli_epi16(_mm256_broadcastsi128_si256(all), 7);
+            s.mins[0] = _mm256_slli_epi16(_mm256_broadcastsi128_si256(all), 7);
         }
     } else {
         _mm256_store_si256((void *)(row->side + SIDE_SCALES),
-                           _mm256_cvtepi16_epi32(_mm256_castsi256_si128(s.scales)));
+                           _mm256_cvtepi16_epi32(_mm256_castsi256_si128(s.scales[0])));
         _mm256_store_si256((void *)(row->side + SIDE_SCALES + 8),
-                           _mm256_cvtepi16_epi32(_mm256_extracti128_si256(s.scales, 1)));
+                           _mm256_cvtepi16_epi32(_mm256_extracti128_si256(s.scales[0], 1)));
         if (is_signed_k(type))
-            s.mins = _mm256_slli_epi16(s.scales, 7);
+            s.mins[0] = _mm256_slli_epi16(s.scales[0], 7);
     }
-    _mm256_store_si256((void *)(row->side + mins_at(type)), s.mins);
-    *d = s.d;
+    _mm256_store_si256((void *)(row->side + mins_at(type)), s.mins[0]);
+    *d = s.d[0][0];
     if (mins_of(type) == MINS_SCALED)
-        *dmin = s.dmin;
+        *dmin = s.d[0][1];
 }
 
 /* Columns that begin at w of `rows` rows, LANES at the most; the last one stands for those that are
@@ -229,6 +241,7 @@ TILE void lanes_block_k(__m512 *of, const struct lanes *l, size_t u, const struc
                         size_t c, enum mp_wtype type, int tokens)
 {
     const int groups = has_pairs_k(type) ? 8 : 16, count = 64 / groups;
+    const int pairs = has_6_bits(type) ? 4 : 8; /* of mins */
     __m512i whole[GROUP], mins[GROUP];
 
     UNROLL
@@ -252,7 +265,7 @@ TILE void lanes_block_k(__m512 *of, const struct lanes *l, size_t u, const struc
     for (int t = 0; t < tokens; t++)
         mins[t] = _mm512_setzero_si512();
     UNROLL
-    for (int i = 0; i < 8; i++) {
+    for (int i = 0; i < pairs; i++) {
         const __m512i of_rows = _mm512_load_si512(l->side[u][mins_at(type) + i]);
 
         UNROLL

@@ -2,7 +2,7 @@
  * Products with quantised weights, once, for the file of a variant, which includes this at its end
  * (there is no other use and hence no guard). It defines VARIANT (the table to define),
  * VARIANT_NAME, VARIANT_KERNELS, V_WIDE, and three operations: v_dot(), sums of 4 products of
- * bytes, v_add_scaled(), such sums times their scales, and v_or_masked(). Where V_LANES is 1, many
+ * bytes, v_add_pairs(), pairs times their scales, and v_or_masked(). Where V_LANES is 1, many
  * tokens have a way of their own (lanes.h).
  *
  * Exactness. A product is a sum of partial sums of columns, in order. Of a block of weights all
