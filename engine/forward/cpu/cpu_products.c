@@ -20,22 +20,27 @@
 #define ROW_GROUP_FEW 6
 
 /* Groups of a part where there are enough rows. Beginning a part takes time, in which memory waits;
- * with many tokens packing them anew costs more. */
+ * so with few tokens it has many bytes. With many tokens packing them anew costs more. */
 #define GROUPS_FEW 2
 #define GROUPS_MAX 4
+#define PART_BYTES (512 * 1024)
 #define MANY_TOKENS 8
 
 /* Rows of one part, where `matrices` of `rows` each are multiplied with `tokens`. */
-static size_t part_rows(const struct mp_engine *engine, size_t matrices, size_t rows, size_t tokens)
+static size_t part_rows(const struct mp_engine *engine, size_t matrices, size_t rows,
+                        size_t row_bytes, size_t tokens)
 {
     const size_t threads = mp_pool_threads(engine->config.pool);
     const size_t share = (matrices * rows + threads - 1) / threads;
-    size_t groups = tokens < MANY_TOKENS ? GROUPS_FEW : GROUPS_MAX;
+    size_t groups = GROUPS_MAX;
+
+    if (tokens < MANY_TOKENS)
+        groups = GROUPS_FEW + PART_BYTES / (ROW_GROUP * (row_bytes + 1));
 
     if (share < ROW_GROUP * 2 && tokens < MANY_TOKENS)
         return (share + ROW_GROUP_FEW - 1) / ROW_GROUP_FEW * ROW_GROUP_FEW;
     while (groups > 1 && share < groups * ROW_GROUP * 4)
-        groups /= 2;
+        groups--;
     return groups * ROW_GROUP;
 }
 
@@ -108,7 +113,8 @@ void mp_cpu_multiply(struct mp_engine *engine, const struct mp_product *list, si
         rows += list[i].w->rows;
         work += list[i].w->rows * list[i].w->cols * tokens;
     }
-    job.part_rows = part_rows(engine, 1, rows, tokens);
+    job.part_rows =
+        part_rows(engine, 1, rows, mp_wtype_bytes(list[0].w->type, list[0].w->cols), tokens);
     run_parts(engine, work, multiply_part, &job, (rows + job.part_rows - 1) / job.part_rows);
 }
 
@@ -265,9 +271,11 @@ static void ffn_down_part(void *ctx, uint64_t part, unsigned thread)
 }
 
 /* Prepare a job for matrices of so many rows; returns the number of parts. */
-static uint64_t cut(struct ffn_job *job, size_t count, size_t rows, size_t tokens)
+static uint64_t cut(struct ffn_job *job, size_t count, const struct mp_view *w, size_t rows,
+                    size_t tokens)
 {
-    job->part_rows = part_rows(job->engine, count, rows, tokens / count);
+    job->part_rows =
+        part_rows(job->engine, count, rows, mp_wtype_bytes(w->type, w->cols), tokens / count);
     job->parts_each = (rows + job->part_rows - 1) / job->part_rows;
     return count * job->parts_each;
 }
@@ -286,8 +294,8 @@ void mp_cpu_ffn(struct mp_engine *engine, const struct mp_ffn_work *list, size_t
         channels = rows > channels ? rows : channels;
         work += rows * width * list[i].tokens;
     }
-    parts = cut(&job, count, channels, tokens);
+    parts = cut(&job, count, &list[0].ffn.gate, channels, tokens);
     run_parts(engine, work, ffn_up_part, &job, parts);
-    parts = cut(&job, count, width, tokens);
+    parts = cut(&job, count, &list[0].ffn.down, width, tokens);
     run_parts(engine, work, ffn_down_part, &job, parts);
 }
