@@ -87,7 +87,7 @@ TILE __m256 add_whole(const __m256i *a, int count)
                                              add_whole_4(all + 4), 1));
 }
 
-/* Number r * tokens + t: half r % 2 of a[r / 2 * tokens + t]. */
+/* Number r * tokens + t: all 4 numbers of half r % 2 of a[r / 2 * tokens + t]. */
 TILE __m256 add_halves(const __m256i *a, int rows, int tokens)
 {
     const int count = (rows + 1) / 2 * tokens;
