@@ -56,7 +56,7 @@ TILE void add_whole_k(__m256i *whole, const struct scales_k *s, const unsigned c
     }
 }
 
-/* As _mm256_hadd_epi32(), which is no quicker. */
+/* As _mm256_hadd_epi32(). */
 INLINE __m256i add_neighbours(__m256i a, __m256i b)
 {
     const __m256 x = _mm256_castsi256_ps(a), y = _mm256_castsi256_ps(b);
