@@ -111,17 +111,13 @@ INLINE void read_k(struct row *row, float *d, float *dmin, const unsigned char *
         return;
     }
     scales_of_k(w, type, &s, 0);
-    if (has_pairs_k(type)) { /* a number twice becomes one of 32 bits */
-        const __m256i pairs = load_32((const void *)s.pairs[0]);
+    if (has_pairs_k(type)) { /* a number twice becomes one of 32 bits; elements are signed */
+        const __m256i once = _mm256_srai_epi32(load_32((const void *)s.pairs[0]), 16);
+        const __m128i all =
+            _mm_packs_epi32(_mm256_castsi256_si128(once), _mm256_extracti128_si256(once, 1));
 
-        _mm256_store_si256((void *)(row->side + SIDE_SCALES), _mm256_srai_epi32(pairs, 16));
-        if (is_signed_k(type)) { /* in the order of struct scales_k */
-            const __m128i all =
-                _mm_packs_epi32(_mm256_castsi256_si128(_mm256_srai_epi32(pairs, 16)),
-                                _mm256_extracti128_si256(_mm256_srai_epi32(pairs, 16), 1));
-
-            s.mins[0] = _mm256_slli_epi16(_mm256_broadcastsi128_si256(all), 7);
-        }
+        _mm256_store_si256((void *)(row->side + SIDE_SCALES), once);
+        s.mins[0] = _mm256_slli_epi16(_mm256_broadcastsi128_si256(all), 7);
     } else {
         _mm256_store_si256((void *)(row->side + SIDE_SCALES),
                            _mm256_cvtepi16_epi32(_mm256_castsi256_si128(s.scales[0])));

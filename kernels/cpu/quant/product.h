@@ -213,10 +213,10 @@ static void multiply(const struct mp_quant_product *p, const struct parts *parts
     for (; q.t < p->tokens; q.t += q.tokens) {
         q.tokens = min_size(p->tokens - q.t, RUN_TOKENS);
         q.c = 0;
+        if (q.tokens == 1) /* comes while activations are rounded */
+            fetch(p->w, p->rows / 4 * p->w_row_bytes, 0, STREAM_AHEAD, 4);
         do {
             q.cols = min_size(p->cols - q.c, CHUNKS_MAX / q.tokens * CHUNK_COLS);
-            if (q.tokens == 1) /* comes while activations are rounded */
-                fetch(p->w, p->rows / 4 * p->w_row_bytes, 0, STREAM_AHEAD, 4);
             for (size_t i = 0; i < q.cols; i += CHUNK_COLS) {
                 for (size_t t = 0; t < q.tokens; t++)
                     round_chunk(&x[i / CHUNK_COLS * q.tokens + t],
