@@ -18,6 +18,7 @@ import sys
 import tempfile
 from array import array
 from collections import namedtuple
+from functools import partial
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -49,6 +50,10 @@ FAMILIES = [
     # of a group for its score, V2 the best one.
     ("ernie4_5_moe-a", "ernie4_5-moe", {"num_hidden_layers": 3}),
     ("deepseek_v2-b", "deepseek2", {"n_group": 1, "topk_group": 1, "topk_method": "greedy"}),
+    # Of models without a latent of queries it knows V2-Lite, by its 27 layers.
+    ("deepseek_v2-a", "deepseek2", {"num_hidden_layers": 27, "rope_scaling": {
+        "type": "yarn", "factor": 4, "beta_fast": 32, "beta_slow": 1, "mscale": 0.707,
+        "mscale_all_dim": 0.707, "original_max_position_embeddings": 128}}),
     ("mixtral-tiny", "llama", {"rope_scaling": {
         "rope_type": "llama3", "factor": 8, "low_freq_factor": 1, "high_freq_factor": 4,
         "original_max_position_embeddings": 16}}),
@@ -107,17 +112,48 @@ def check(ours, theirs, error, strays):
     return max(offs), len(beyond), len(clear), len(beyond) <= strays and same and len(clear) > 0
 
 
+def deepen(model, out, layers):
+    """The model with its layers behind the first one again and again, under its own config.json."""
+    data = (model / "model.safetensors").read_bytes()
+    start = 8 + int.from_bytes(data[:8], "little")
+    tensors = json.loads(data[8:start])
+    own = json.loads((model / "config.json").read_text())["num_hidden_layers"]
+    names = {name: name for name in tensors if "model.layers." not in name and name != "__metadata__"}
+    for n in range(layers):
+        source = f"model.layers.{n if n < own else 1 + (n - 1) % (own - 1)}."
+        names.update({name.replace(source, f"model.layers.{n}."): name for name in tensors
+                      if name.startswith(source)})
+    header, weights = {}, b""
+    for name, source in names.items():
+        first, end = tensors[source]["data_offsets"]
+        header[name] = {**tensors[source],
+                        "data_offsets": [len(weights), len(weights) + end - first]}
+        weights += data[start + first:start + end]
+    text = json.dumps(header).encode()
+    out.mkdir()
+    (out / "config.json").write_bytes((model / "config.json").read_bytes())
+    (out / "model.safetensors").write_bytes(len(text).to_bytes(8, "little") + text + weights)
+    return out
+
+
 def scaling(changes):
     kinds = [c["rope_scaling"] for c in changes if "rope_scaling" in c]
     return f"  ({kinds[0].get('rope_type') or kinds[0]['type']})" if kinds else ""
 
 
+def twin(make_twin, name, arch, changes, out):
+    """The command that makes it."""
+    model = MODELS / name
+    layers = max([c.get("num_hidden_layers", 0) for c in changes], default=0)
+    if layers > json.loads((model / "config.json").read_text())["num_hidden_layers"]:
+        model = deepen(model, out.parent / "deep", layers)
+    return [make_twin, model, arch, out, *map(json.dumps, changes)]
+
+
 def cases(moepager, make_twin, chosen):
     for name, arch, *changes in FAMILIES:
         if not chosen or name in chosen or arch in chosen:
-            yield Case(name + scaling(changes), arch,
-                       lambda out, name=name, arch=arch, changes=changes: [
-                           make_twin, MODELS / name, arch, out, *map(json.dumps, changes)],
+            yield Case(name + scaling(changes), arch, partial(twin, make_twin, name, arch, changes),
                        70, ERRORS.get(arch, ERROR), 0)
     for kind, error in TYPES.items():
         if not chosen or kind in chosen:
