@@ -30,6 +30,9 @@
 /* How far ahead of the weights in use, in bytes of its row, the stream of a row is fetched. */
 #define STREAM_AHEAD 512
 
+/* Of packed activations of one token: beside weights they stay in the first level cache. */
+#define NEAR_BYTES ((size_t)15 << 10)
+
 #define CACHE_LINE_BYTES 64
 
 /* Halves of a step: of pairs, all 2 * LANES columns are one vector. */
@@ -82,6 +85,11 @@ struct panel {
     size_t width; /* of a token: cols in whole steps, as floats */
 };
 
+/* What a tile fetches besides its own weights: STREAM_AHEAD bytes on, where its rows stand far
+ * apart, into the first level cache; or the next tile, whose rows begin where its own end, into the
+ * second. */
+enum ahead { NOTHING, A_STREAM, A_TILE };
+
 /* Bytes of one element of the types that have tiles, as a constant. */
 INLINE size_t type_bytes(enum mp_wtype type)
 {
@@ -122,25 +130,29 @@ TILE void tile_step(vec *acc, const unsigned char *w, size_t w_row_bytes, const 
 }
 
 /*
- * acc[r * tokens + t] += w[r][0..cols) * x[t][0..cols), lane by lane. The same columns of the
- * rows that come next, `ahead` bytes on, are prefetched (0: nothing is): hardware does not see
- * through the short rows of experts. A prefetch cannot fault, so it may run over the end. Only
- * tiles of one row can have columns that are no whole steps: that keeps the registers of the others
- * free of them.
+ * acc[r * tokens + t] += w[r][0..cols) * x[t][0..cols), lane by lane. What comes next is
+ * prefetched (A_STREAM, A_TILE): hardware does not see through the short rows of experts. A
+ * prefetch cannot fault, so it may run over the end. Only tiles of one row can have columns that
+ * are no whole steps: that keeps the registers of the others free of them.
  */
-TILE void tile_dot(vec *acc, const unsigned char *w, size_t w_row_bytes, size_t ahead,
+TILE void tile_dot(vec *acc, const unsigned char *w, size_t w_row_bytes, enum ahead ahead,
                    const float *x, enum mp_wtype type, size_t cols, int rows, int tokens)
 {
     const size_t step_bytes = STEP_COLS * type_bytes(type);
 
     for (; cols >= STEP_COLS; cols -= STEP_COLS) {
-        const uintptr_t next = (uintptr_t)w + ahead;
-
         UNROLL
-        for (int r = 0; r < rows && ahead > 0; r++) {
+        for (int r = 0; r < rows && ahead != NOTHING; r++) {
+            const uintptr_t next = (uintptr_t)w + (size_t)r * w_row_bytes +
+                                   (ahead == A_STREAM ? STREAM_AHEAD : (size_t)rows * w_row_bytes);
+
             UNROLL
-            for (size_t i = 0; i < step_bytes; i += CACHE_LINE_BYTES)
-                __builtin_prefetch((const void *)(next + (size_t)r * w_row_bytes + i));
+            for (size_t i = 0; i < step_bytes; i += CACHE_LINE_BYTES) {
+                if (ahead == A_STREAM)
+                    __builtin_prefetch((const void *)(next + i));
+                else
+                    __builtin_prefetch((const void *)(next + i), 0, 2);
+            }
         }
         tile_step(acc, w, w_row_bytes, x, type, 0, rows, tokens);
         if (halves_of(type) == 2)
@@ -178,13 +190,13 @@ TILE void add_lanes(float *out, vec *acc, int count)
 /* Columns [c, c + cols) of the panel, one partial sum at most, are added to the outputs of rows
  * r, r + apart, .. and of the tile at token t of the panel. */
 TILE void tile(const struct product *p, const struct panel *q, enum mp_wtype type, size_t r,
-               size_t apart, size_t t, size_t c, size_t cols, int rows, int tokens)
+               size_t apart, enum ahead ahead, size_t t, size_t c, size_t cols, int rows,
+               int tokens)
 {
     const unsigned char *w = p->w + r * p->w_row_bytes + (q->c + c) * type_bytes(type);
     const float *x = q->x + t * q->width + packed_floats(type, c) * (size_t)tokens;
     float *y = p->y + (q->t + t) * p->y_stride + r;
     const int add = p->accumulate || q->c + c > 0;
-    const size_t ahead = q->tokens > FEW ? (size_t)rows * p->w_row_bytes : STREAM_AHEAD;
     float sums[TILE_SUMS_MAX];
     vec acc[TILE_SUMS_MAX];
 
@@ -206,47 +218,48 @@ TILE void tile(const struct product *p, const struct panel *q, enum mp_wtype typ
 
 /* The same for `count` such rows. */
 TILE void column(const struct product *p, const struct panel *q, enum mp_wtype type, size_t r,
-                 size_t count, size_t apart, size_t t, size_t c, size_t cols, int tokens)
+                 size_t count, size_t apart, enum ahead ahead, size_t t, size_t c, size_t cols,
+                 int tokens)
 {
     const int rows = TILE_ROWS_OF(tokens);
     size_t i = 0;
 
     if (cols % STEP_COLS == 0) {
         for (; i + (size_t)rows <= count; i += (size_t)rows)
-            tile(p, q, type, r + i * apart, apart, t, c, cols, rows, tokens);
+            tile(p, q, type, r + i * apart, apart, ahead, t, c, cols, rows, tokens);
     }
     for (; i < count; i++)
-        tile(p, q, type, r + i * apart, apart, t, c, cols, 1, tokens);
+        tile(p, q, type, r + i * apart, apart, ahead, t, c, cols, 1, tokens);
 }
 
 /* One partial sum of `count` rows for all tokens of the panel. */
 TILE void row_block(const struct product *p, const struct panel *q, enum mp_wtype type, size_t r,
-                    size_t count, size_t apart, size_t c, size_t cols)
+                    size_t count, size_t apart, enum ahead ahead, size_t c, size_t cols)
 {
     size_t t = 0;
 
     for (; t + TILE_TOKENS <= q->tokens; t += TILE_TOKENS)
-        column(p, q, type, r, count, apart, t, c, cols, TILE_TOKENS);
+        column(p, q, type, r, count, apart, ahead, t, c, cols, TILE_TOKENS);
     if (TILE_TOKENS > 4 && t + 4 <= q->tokens) {
-        column(p, q, type, r, count, apart, t, c, cols, 4);
+        column(p, q, type, r, count, apart, ahead, t, c, cols, 4);
         t += 4;
     }
     if (t + 2 <= q->tokens) {
-        column(p, q, type, r, count, apart, t, c, cols, 2);
+        column(p, q, type, r, count, apart, ahead, t, c, cols, 2);
         t += 2;
     }
     if (t < q->tokens)
-        column(p, q, type, r, count, apart, t, c, cols, 1);
+        column(p, q, type, r, count, apart, ahead, t, c, cols, 1);
 }
 
 /* All columns of the panel for rows r, r + apart, .., column block by column block. */
 TILE void multiply_rows(const struct product *p, const struct panel *q, enum mp_wtype type,
-                        size_t r, size_t count, size_t apart)
+                        size_t r, size_t count, size_t apart, enum ahead ahead)
 {
     size_t c = 0;
 
     do {
-        row_block(p, q, type, r, count, apart, c, min_size(q->cols - c, p->block_cols));
+        row_block(p, q, type, r, count, apart, ahead, c, min_size(q->cols - c, p->block_cols));
     } while ((c += p->block_cols) < q->cols);
 }
 
@@ -264,14 +277,25 @@ TILE void rows_in_order(const struct product *p, const struct panel *q, enum mp_
             float sums[TILE_SUMS_MAX];
             vec acc = v_set1(0);
 
-            tile_dot(&acc, w + c * type_bytes(type), 0, 0, q->x + packed_floats(type, c), type,
-                     cols, 1, 1);
+            tile_dot(&acc, w + c * type_bytes(type), 0, NOTHING, q->x + packed_floats(type, c),
+                     type, cols, 1, 1);
             add_lanes(sums, &acc, 1);
             *y = (add ? *y : 0) + sums[0];
             add = 1;
         } while ((c += p->block_cols) < q->cols);
     }
 }
+
+/* Functions of their own, so that each has all registers for its loop. */
+#define IN_ORDER_OF(TYPE, name)                                                    \
+    static __attribute__((noinline)) void name##_in_order(const struct product *p, \
+                                                          const struct panel *q)   \
+    {                                                                              \
+        rows_in_order(p, q, MP_WTYPE_##TYPE);                                      \
+    }
+IN_ORDER_OF(F32, f32)
+IN_ORDER_OF(BF16, bf16)
+IN_ORDER_OF(F16, f16)
 
 /* Two vectors from `cols` floats, the missing ones zero. */
 INLINE void pack_step(float *to, size_t between, const float *from, enum mp_wtype type, size_t cols)
@@ -311,26 +335,32 @@ INLINE void pack(const struct product *p, const struct panel *q, enum mp_wtype t
  * level cache and the weights of a block in the second. With few, the rows of a tile stand far
  * apart, so that a block is read as that many streams from end to end, which is the fastest way to
  * read memory, also where rows are short; but for IN_ORDER, with one token: one row after the
- * other.
+ * other, or one tile after the other where activations do not stay in the first level cache.
  */
 TILE void multiply_panel(const struct product *p, const struct panel *q, enum mp_wtype type)
 {
     const size_t tile_rows = TILE_ROWS_OF(tile_tokens(q->tokens));
+    const int in_order = q->tokens == 1 && IN_ORDER;
 
-    if (q->tokens == 1 && IN_ORDER) {
-        rows_in_order(p, q, type);
+    if (in_order && q->width * sizeof(*q->x) <= NEAR_BYTES) {
+        if (type == MP_WTYPE_F32)
+            f32_in_order(p, q);
+        else if (type == MP_WTYPE_BF16)
+            bf16_in_order(p, q);
+        else
+            f16_in_order(p, q);
         return;
     }
     for (size_t r = 0, rows; r < p->rows; r += rows) {
-        rows = min_size(p->rows - r, ROW_BLOCK);
-        if (q->tokens > FEW) {
-            multiply_rows(p, q, type, r, rows, 1);
+        rows = min_size(p->rows - r, in_order ? tile_rows : ROW_BLOCK);
+        if (in_order || q->tokens > FEW) {
+            multiply_rows(p, q, type, r, rows, 1, A_TILE);
             continue;
         }
         for (size_t i = 0; i < rows / tile_rows; i++)
-            multiply_rows(p, q, type, r + i, tile_rows, rows / tile_rows);
+            multiply_rows(p, q, type, r + i, tile_rows, rows / tile_rows, A_STREAM);
         for (size_t i = rows / tile_rows * tile_rows; i < rows; i++)
-            multiply_rows(p, q, type, r + i, 1, 1);
+            multiply_rows(p, q, type, r + i, 1, 1, A_STREAM);
     }
 }
 

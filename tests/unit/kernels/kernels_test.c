@@ -256,6 +256,26 @@ static void cuts_keep_bits(const struct mp_kernels *k)
     }
 }
 
+/* Activations that a cache has no room for, or the buffer for them. */
+static void long_rows_keep_bits(const struct mp_kernels *k)
+{
+    static const size_t cols[] = { 3840, 4096, 4128, 8224, 33000 };
+
+    for (int type = 0; type < MP_WTYPE_PLAIN_COUNT; type++) {
+        for (size_t c = 0; c < LEN(cols); c++) {
+            struct problem p = problem_create((enum mp_wtype)type, 13, cols[c], 5, 1, 0);
+
+            for (int blocked = 0; blocked < 2; blocked++) {
+                multiply(k, &p, blocked, 0);
+                check_cut(k, &p, blocked, 13, 1, 0);
+                check_cut(k, &p, blocked, 4, 1, 32);
+                check_cut(k, &p, blocked, 1, 5, 2);
+            }
+            problem_destroy(&p);
+        }
+    }
+}
+
 /* Two calls that split the columns at `at` give the bits that one call gave. */
 static void check_column_split(const struct mp_kernels *k, const struct problem *p,
                                const float *whole, size_t at)
@@ -469,6 +489,7 @@ int main(void)
     each_kernels("products_of_all_shapes", products_of_all_shapes);
     each_kernels("no_columns_is_zero", no_columns_is_zero);
     each_kernels("cuts_keep_bits", cuts_keep_bits);
+    each_kernels("long_rows_keep_bits", long_rows_keep_bits);
     each_kernels("blocked_sums_blocks_in_order", blocked_sums_blocks_in_order);
     each_kernels("convert_is_exact", convert_is_exact);
     each_kernels("convert_stays_inside", convert_stays_inside);
