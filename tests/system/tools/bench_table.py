@@ -263,6 +263,7 @@ def check_sweep(folder):
     check(table["bf16"], {
         "decode": {"worst": 0.5, "median": 1.0, "best": 2.0, "shapes": 3},
         "decode of bound": {"worst": 0.25, "median": 0.5, "best": 1.0, "shapes": 3},
+        "decode of the lesser": {"worst": 0.5, "median": 1.0, "best": 2.0, "shapes": 3},
         "first of later": {"worst": 0.2, "median": 0.4, "best": 0.8, "shapes": 3}}, "a sweep's table")
     sweep.append_row(other, row | {"seed": 1, "number": 0, "type": "bf16", "hidden": 768, "ffn": 512,
                                   "experts": 8, "top_k": 1, "layers": 4})
