@@ -146,7 +146,8 @@ INLINE void take_apart(struct lanes *l, const unsigned char *w, size_t row_bytes
         for (size_t r = 0; r < LANES; r++) {
             const unsigned char *from = w + (r < rows ? r : rows - 1) * row_bytes;
 
-            fetch(from, 0, LANES * row_bytes, 256 / block_elements(type) * block_bytes_of(type), 1);
+            fetch(2, from, 0, LANES * row_bytes, 256 / block_elements(type) * block_bytes_of(type),
+                  1);
             if (!is_block_32(type))
                 read_k(&row[r], &l->d[u][r], &l->dmin[u][r], from, type);
             else if (blocks == 8)

@@ -51,16 +51,21 @@ struct tiles {
     int add; /* 0: y is set */
 };
 
-/* A prefetch cannot fault, so it may run over the end. */
-TILE void fetch(const unsigned char *w, size_t apart_bytes, size_t ahead, size_t bytes, int rows)
+/* Into the cache of that level. A prefetch cannot fault, so it may run over the end. */
+TILE void fetch(int level, const unsigned char *w, size_t apart_bytes, size_t ahead, size_t bytes,
+                int rows)
 {
     UNROLL
     for (int r = 0; r < rows; r++) {
         const uintptr_t at = (uintptr_t)w + (size_t)r * apart_bytes + ahead;
 
         UNROLL
-        for (size_t b = 0; b < bytes; b += 64)
-            _mm_prefetch((const void *)(at + b), _MM_HINT_T0);
+        for (size_t b = 0; b < bytes; b += 64) {
+            if (level == 1)
+                _mm_prefetch((const void *)(at + b), _MM_HINT_T0);
+            else
+                _mm_prefetch((const void *)(at + b), _MM_HINT_T1);
+        }
     }
 }
 
@@ -214,7 +219,7 @@ static void multiply(const struct mp_quant_product *p, const struct parts *parts
         q.tokens = min_size(p->tokens - q.t, RUN_TOKENS);
         q.c = 0;
         if (q.tokens == 1) /* comes while activations are rounded */
-            fetch(p->w, p->rows / 4 * p->w_row_bytes, 0, STREAM_AHEAD, 4);
+            fetch(1, p->w, p->rows / 4 * p->w_row_bytes, 0, STREAM_AHEAD, 4);
         do {
             q.cols = min_size(p->cols - q.c, CHUNKS_MAX / q.tokens * CHUNK_COLS);
             for (size_t i = 0; i < q.cols; i += CHUNK_COLS) {

@@ -100,7 +100,7 @@ TILE void part_32(float *sums, const struct tiles *p, const unsigned char *w, co
     for (int i = 0; i < rows * tokens; i++)
         acc[i] = _mm256_setzero_ps();
     for (; c + 256 <= end; c += 256, w += 8 * bytes) {
-        fetch(w, p->w_apart_bytes, p->ahead, 8 * bytes, rows);
+        fetch(1, w, p->w_apart_bytes, p->ahead, 8 * bytes, rows);
         add_blocks_32(acc, w, p->w_apart_bytes, x, c, type, rows, tokens, 8);
     }
     if (c < end)

@@ -172,7 +172,7 @@ TILE void part_k(float *sums, const struct tiles *p, const unsigned char *w, con
     for (size_t u = 0; u < UNITS_MAX; u++)
         of[u] = _mm256_setzero_ps();
     for (size_t u = 0; u < units; u++, w += bytes) {
-        fetch(w, apart_bytes, p->ahead, bytes, rows);
+        fetch(1, w, apart_bytes, p->ahead, bytes, rows);
         of[u] = block_k(s[u], w, apart_bytes, x, c + u * 256, type, rows, tokens);
     }
     _mm256_store_ps(sums, add_units(of[0], of[1], of[2], of[3]));
