@@ -20,7 +20,8 @@
 #define UNITS_MAX (CHUNK_COLS / 256)
 #define TILE_SUMS_MAX 8
 #define FEW 4        /* tokens: the rows of a tile stand far apart */
-#define MANY 7       /* tokens: rows are lanes (lanes.h) */
+#define MANY_32 3    /* tokens from which on rows are lanes (lanes.h), of blocks of 32 */
+#define MANY_K 5     /* and of 256 */
 #define ROW_BLOCK 96 /* rows whose columns stay in the second level cache */
 
 /* How far ahead of the weights in use, in bytes of its row, the stream of a row is fetched. */
@@ -186,7 +187,7 @@ static void multiply_panel(const struct mp_quant_product *p, const struct panel 
                            const struct parts *parts)
 {
 #if V_LANES
-    if (q->tokens >= MANY) {
+    if (q->tokens >= (is_block_32(parts->type) ? MANY_32 : MANY_K)) {
         lanes_panel(p, q, parts->lanes, parts->type);
         return;
     }
