@@ -100,7 +100,7 @@ static void pack(struct tokens *to, const float *x, size_t stride, size_t tokens
     memset(rounded, 0, sizeof(rounded));
     for (size_t t = 0; t < SIDE; t++) {
         if (t < tokens)
-            round_chunk(&rounded[t], x + t * stride, stride, cols, form->type);
+            round_chunk(&rounded[t], x + t * stride, stride, cols, form->type, 1);
         put_token(to, t, &rounded[t], cols, form);
     }
     for (size_t c = 0; c < cols; c += 64) { /* what is behind the last columns is not used */
@@ -250,7 +250,7 @@ static void multiply_token(const struct mp_quant_product *p, const struct form *
         cols = min_size(p->cols - c, (size_t)CHUNKS_MAX * p->block_cols);
         for (size_t i = 0; i < cols; i += p->block_cols)
             round_chunk(&x[i / p->block_cols], p->x + c + i, p->block_cols,
-                        min_size(cols - i, p->block_cols), form->type);
+                        min_size(cols - i, p->block_cols), form->type, 1);
         for (size_t r = 0; r < p->rows; r += SIDE) {
             for (size_t i = 0; i == 0 || i < cols; i += p->block_cols) {
                 const size_t part = min_size(cols - i, p->block_cols);

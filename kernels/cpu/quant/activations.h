@@ -4,7 +4,8 @@
 
 /* Of one token. */
 struct chunk {
-    _Alignas(32) signed char q[CHUNK_COLS];
+    _Alignas(32) signed char q[CHUNK_COLS]; /* in order; or of 8 blocks of 32 each b and b + 4 as
+                                               bytes_of_two_32() has their weights */
     _Alignas(32) int32_t base[CHUNK_COLS / 32]; /* less the sums of 32 q times offset_32() */
     _Alignas(32) int16_t sums[CHUNK_COLS / 16]; /* of the q of each 16, or of each 32 twice, in
                                                    the order of struct scales_k; of each 32 */
@@ -55,16 +56,26 @@ INLINE __m256i round_8(const float *x, __m256 inverse)
     return _mm256_cvtps_epi32(_mm256_mul_ps(_mm256_loadu_ps(x), inverse));
 }
 
-/* As mp_quant_round() of 32 elements, which are returned. */
-INLINE __m256i round_32(signed char *q, const float *x, __m256 inverse)
+/* As mp_quant_round() of 32 elements. */
+INLINE __m256i round_32(const float *x, __m256 inverse)
 {
     const __m256i order = _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7);
     const __m256i a = _mm256_packs_epi32(round_8(x, inverse), round_8(x + 8, inverse));
     const __m256i b = _mm256_packs_epi32(round_8(x + 16, inverse), round_8(x + 24, inverse));
-    const __m256i all = _mm256_permutevar8x32_epi32(_mm256_packs_epi16(a, b), order);
 
-    _mm256_storeu_si256((void *)q, all);
-    return all;
+    return _mm256_permutevar8x32_epi32(_mm256_packs_epi16(a, b), order);
+}
+
+/* Those of block b of 8, whose place begins at q. */
+INLINE void store_32(signed char *q, size_t b, __m256i all, int halves)
+{
+    if (!halves) {
+        _mm256_storeu_si256((void *)(q + 32 * b), all);
+        return;
+    }
+    q += b % 4 * 64 + b / 4 * 16;
+    _mm_storeu_si128((void *)q, _mm256_castsi256_si128(all));
+    _mm_storeu_si128((void *)(q + 32), _mm256_extracti128_si256(all, 1));
 }
 
 /* Sums of 4 elements each. */
@@ -75,7 +86,7 @@ INLINE __m256i sums_of_4(__m256i q)
 
 /* Blocks of 32 from column c on, eight at most. Of those that are missing the scales are 0. */
 INLINE void round_blocks_32(struct chunk *to, const float *x, size_t c, size_t blocks,
-                            enum mp_wtype type)
+                            enum mp_wtype type, int halves)
 {
     _Alignas(32) float inverses[8];
     __m256 all[8], scales;
@@ -86,9 +97,9 @@ INLINE void round_blocks_32(struct chunk *to, const float *x, size_t c, size_t b
     _mm256_store_ps(inverses, invert_8(_mm256_castps_si256(fold_8(all, FOLD_LARGEST)), 1, &scales));
     _mm256_storeu_ps(to->scales + c / 32, scales);
     for (size_t b = 0; b < blocks; b++) {
-        const size_t at = c + 32 * b;
-        const __m256i q = round_32(to->q + at, x + 32 * b, _mm256_set1_ps(inverses[b]));
+        const __m256i q = round_32(x + 32 * b, _mm256_set1_ps(inverses[b]));
 
+        store_32(to->q + c, b, q, halves);
         all[b] = _mm256_castsi256_ps(sums_of_4(q));
     }
     sums = _mm256_castps_si256(fold_8(all, FOLD_SUM));
@@ -113,8 +124,12 @@ INLINE void round_block_k(struct chunk *to, const float *x, size_t c, enum mp_wt
     largest = _mm256_max_epi32(largest, _mm256_shuffle_epi32(largest, 0xb1));
     inverse = invert_8(largest, 0, &scales);
     to->scales[c / 256] = _mm256_cvtss_f32(scales);
-    for (size_t b = 0; b < 8; b++)
-        all[b] = sums_of_4(round_32(to->q + c + 32 * b, x + 32 * b, inverse));
+    for (size_t b = 0; b < 8; b++) {
+        const __m256i q = round_32(x + 32 * b, inverse);
+
+        store_32(to->q + c, b, q, 0);
+        all[b] = sums_of_4(q);
+    }
     UNROLL
     for (int b = 0; b < 8; b += 4)
         all[b] = _mm256_hadd_epi32(_mm256_hadd_epi32(all[b], all[b + 1]),
@@ -136,9 +151,10 @@ INLINE void fetch_ahead(const float *x, size_t ahead)
         _mm_prefetch((const void *)(at + i), _MM_HINT_T0);
 }
 
-/* A function of its own: there are many types. What the next call rounds is `apart` numbers on. */
+/* A function of its own: there are many types. What the next call rounds is `apart` numbers on;
+ * `tokens` are in the tile that multiplies it. */
 static __attribute__((noinline)) void round_chunk(struct chunk *to, const float *x, size_t apart,
-                                                  size_t cols, enum mp_wtype type)
+                                                  size_t cols, enum mp_wtype type, size_t tokens)
 {
     const size_t ahead = apart * sizeof(*x);
     size_t c = 0;
@@ -151,8 +167,8 @@ static __attribute__((noinline)) void round_chunk(struct chunk *to, const float 
     }
     for (; c + 256 <= cols; c += 256) {
         fetch_ahead(x + c, ahead);
-        round_blocks_32(to, x + c, c, 8, type);
+        round_blocks_32(to, x + c, c, 8, type, has_halves_32(type, tokens));
     }
     if (c < cols)
-        round_blocks_32(to, x + c, c, (cols - c) / 32, type);
+        round_blocks_32(to, x + c, c, (cols - c) / 32, type, 0);
 }

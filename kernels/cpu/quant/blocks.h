@@ -107,20 +107,28 @@ INLINE __m256 fold_two(__m256 a, __m256 b, const enum fold how)
     return _mm256_castsi256_ps(how == FOLD_SUM ? _mm256_add_epi32(x, y) : _mm256_max_epi32(x, y));
 }
 
+/* Elements i and i + 4: what the lanes of the low and of the high half of a[i] become. */
+INLINE __m256 fold_halves_4(const __m256 a[4], const enum fold how)
+{
+    __m256 b[2];
+
+    UNROLL
+    for (int i = 0; i < 2; i++)
+        b[i] = fold_two(_mm256_shuffle_ps(a[2 * i], a[2 * i + 1], 0x44),
+                        _mm256_shuffle_ps(a[2 * i], a[2 * i + 1], 0xee), how);
+    return fold_two(_mm256_shuffle_ps(b[0], b[1], 0x88), _mm256_shuffle_ps(b[0], b[1], 0xdd), how);
+}
+
 /* Element i: what all lanes of a[i] become. */
 INLINE __m256 fold_8(const __m256 a[8], const enum fold how)
 {
-    __m256 b[4], c[2];
+    __m256 b[4];
 
     UNROLL
     for (int i = 0; i < 4; i++)
         b[i] = fold_two(_mm256_permute2f128_ps(a[i], a[4 + i], 0x20),
                         _mm256_permute2f128_ps(a[i], a[4 + i], 0x31), how);
-    UNROLL
-    for (int i = 0; i < 2; i++)
-        c[i] = fold_two(_mm256_shuffle_ps(b[2 * i], b[2 * i + 1], 0x44),
-                        _mm256_shuffle_ps(b[2 * i], b[2 * i + 1], 0xee), how);
-    return fold_two(_mm256_shuffle_ps(c[0], c[1], 0x88), _mm256_shuffle_ps(c[0], c[1], 0xdd), how);
+    return fold_halves_4(b, how);
 }
 
 /* The sum of what four blocks of 256 come to, of a part; those behind its end are zero. */

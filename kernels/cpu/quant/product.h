@@ -225,10 +225,10 @@ static void multiply(const struct mp_quant_product *p, const struct parts *parts
             q.cols = min_size(p->cols - q.c, CHUNKS_MAX / q.tokens * CHUNK_COLS);
             for (size_t i = 0; i < q.cols; i += CHUNK_COLS) {
                 for (size_t t = 0; t < q.tokens; t++)
-                    round_chunk(&x[i / CHUNK_COLS * q.tokens + t],
-                                p->x + (q.t + t) * p->x_stride + q.c + i,
-                                q.tokens == 1 ? CHUNK_COLS : p->x_stride,
-                                min_size(q.cols - i, CHUNK_COLS), parts->type);
+                    round_chunk(
+                        &x[i / CHUNK_COLS * q.tokens + t], p->x + (q.t + t) * p->x_stride + q.c + i,
+                        q.tokens == 1 ? CHUNK_COLS : p->x_stride, min_size(q.cols - i, CHUNK_COLS),
+                        parts->type, t < q.tokens / TOKENS_MAX * TOKENS_MAX ? TOKENS_MAX : 1);
             }
             multiply_panel(p, &q, parts);
         } while ((q.c += q.cols) < p->cols);

@@ -52,6 +52,69 @@ INLINE __m256i dot_32(__m256i bytes, __m256i q, enum mp_wtype type)
     return v_dot(_mm256_setzero_si256(), bytes, q);
 }
 
+/* 8 sums of 4 products each, of halves of two blocks. 4 products fit 16 bits if none is signed. */
+INLINE __m256i dot_halves_32(const __m256i bytes[2], const signed char *q, enum mp_wtype type)
+{
+    const __m256i a = _mm256_load_si256((const void *)q);
+    const __m256i b = _mm256_load_si256((const void *)(q + 32));
+
+    if (is_signed_32(type))
+        return _mm256_add_epi32(dot_32(bytes[0], a, type), dot_32(bytes[1], b, type));
+    return _mm256_madd_epi16(
+        _mm256_add_epi16(_mm256_maddubs_epi16(bytes[0], a), _mm256_maddubs_epi16(bytes[1], b)),
+        _mm256_set1_epi16(1));
+}
+
+/* whole[t]: the sums of 8 blocks. */
+TILE void sum_halves_32(__m256i *whole, const unsigned char *w, const struct chunk *x, size_t c,
+                        enum mp_wtype type, int tokens)
+{
+    const size_t block = block_bytes_of(type);
+    __m256 sums[TOKENS_MAX][4];
+
+    UNROLL
+    for (size_t b = 0; b < 4; b++) {
+        __m256i bytes[2];
+
+        bytes_of_two_32(bytes, w + b * block, w + (b + 4) * block, type);
+        UNROLL
+        for (int t = 0; t < tokens; t++)
+            sums[t][b] = _mm256_castsi256_ps(dot_halves_32(bytes, x[t].q + c + 64 * b, type));
+    }
+    UNROLL
+    for (int t = 0; t < tokens; t++)
+        whole[t] = _mm256_castps_si256(fold_halves_4(sums[t], FOLD_SUM));
+}
+
+/* The same of 8 blocks in order, or fewer. */
+TILE void sum_whole_32(__m256i *whole, const unsigned char *w, const struct chunk *x, size_t c,
+                       enum mp_wtype type, int tokens, size_t blocks)
+{
+    __m256 sums[TOKENS_MAX][8];
+
+    UNROLL
+    for (size_t b = 0; b < 8; b++) {
+        __m256i bytes;
+
+        if (b >= blocks) {
+            UNROLL
+            for (int t = 0; t < tokens; t++)
+                sums[t][b] = _mm256_setzero_ps();
+            continue;
+        }
+        bytes = bytes_32(w + b * block_bytes_of(type), type);
+        UNROLL
+        for (int t = 0; t < tokens; t++) {
+            const __m256i q = _mm256_load_si256((const void *)(x[t].q + c + 32 * b));
+
+            sums[t][b] = _mm256_castsi256_ps(dot_32(bytes, q, type));
+        }
+    }
+    UNROLL
+    for (int t = 0; t < tokens; t++)
+        whole[t] = _mm256_castps_si256(fold_8(sums[t], FOLD_SUM));
+}
+
 /* acc[r * tokens + t] += w[r] . x[t], of 8 blocks, or fewer. */
 TILE void add_blocks_32(__m256 *acc, const unsigned char *w, size_t apart_bytes,
                         const struct chunk *x, size_t c, enum mp_wtype type, int rows, int tokens,
@@ -61,31 +124,16 @@ TILE void add_blocks_32(__m256 *acc, const unsigned char *w, size_t apart_bytes,
     for (int r = 0; r < rows; r++, w += apart_bytes) {
         const __m256 scales = scales_of_32(w, type, blocks);
         const __m256 mins = has_min_32(type) ? mins_of_32(w, type, blocks) : _mm256_setzero_ps();
-        __m256 whole[TOKENS_MAX][8];
+        __m256i whole[TOKENS_MAX];
 
-        UNROLL
-        for (size_t b = 0; b < 8; b++) {
-            __m256i bytes;
-
-            if (b >= blocks) {
-                UNROLL
-                for (int t = 0; t < tokens; t++)
-                    whole[t][b] = _mm256_setzero_ps();
-                continue;
-            }
-            bytes = bytes_32(w + b * block_bytes_of(type), type);
-            UNROLL
-            for (int t = 0; t < tokens; t++) {
-                const __m256i q = _mm256_load_si256((const void *)(x[t].q + c + 32 * b));
-
-                whole[t][b] = _mm256_castsi256_ps(dot_32(bytes, q, type));
-            }
-        }
+        if (has_halves_32(type, (size_t)tokens) && blocks == 8)
+            sum_halves_32(whole, w, x, c, type, tokens);
+        else
+            sum_whole_32(whole, w, x, c, type, tokens, blocks);
         UNROLL
         for (int t = 0; t < tokens; t++)
             acc[r * tokens + t] =
-                add_scaled_32(acc[r * tokens + t], _mm256_castps_si256(fold_8(whole[t], FOLD_SUM)),
-                              scales, mins, &x[t], c, type);
+                add_scaled_32(acc[r * tokens + t], whole[t], scales, mins, &x[t], c, type);
     }
 }
 

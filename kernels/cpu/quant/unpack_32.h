@@ -20,6 +20,12 @@ INLINE __m256i nibbles(const unsigned char *p)
     return _mm256_and_si256(_mm256_srlv_epi32(a, shift), _mm256_set1_epi8(15));
 }
 
+/* Bits [shift, shift + log2(mask + 1)) of each byte. */
+INLINE __m256i bits_of(__m256i a, int shift, int mask)
+{
+    return _mm256_and_si256(_mm256_srli_epi16(a, shift), _mm256_set1_epi8((char)mask));
+}
+
 /* All ones in byte i where bit i is set. */
 INLINE __m256i mask_of(uint32_t bits)
 {
@@ -63,10 +69,71 @@ INLINE int offset_32(enum mp_wtype type)
     }
 }
 
+/* Does it add something to all elements, which are not negative then? */
+INLINE int has_min_32(enum mp_wtype type)
+{
+    return type == MP_WTYPE_Q4_1 || type == MP_WTYPE_Q5_1;
+}
+
 /* Are the bytes that bytes_32() makes signed? */
 INLINE int is_signed_32(enum mp_wtype type)
 {
     return !V_WIDE && (type == MP_WTYPE_IQ4_NL || type == MP_WTYPE_Q8_0);
+}
+
+/* Do the vectors of a tile of so many tokens hold halves of two blocks, numbers b and b + 4 of 8?
+ * Then their sums need not change places. Where they take longer to make, four tokens pay for it.
+ * Activations have that order, too (activations.h). */
+INLINE int has_halves_32(enum mp_wtype type, size_t tokens)
+{
+    return !V_WIDE && (tokens == 4 || type == MP_WTYPE_Q4_0 || type == MP_WTYPE_Q4_1 ||
+                       type == MP_WTYPE_IQ4_NL || type == MP_WTYPE_MXFP4);
+}
+
+INLINE __m256i two_16(const unsigned char *p, const unsigned char *q)
+{
+    return _mm256_inserti128_si256(_mm256_castsi128_si256(_mm_loadu_si128((const void *)p)),
+                                   _mm_loadu_si128((const void *)q), 1);
+}
+
+/* All ones in byte i of each half where bit i of the 16 at p, or at q, is set. */
+INLINE __m256i two_bit_masks(const unsigned char *p, const unsigned char *q)
+{
+    const __m256i bit = _mm256_set1_epi64x((long long)0x8040201008040201);
+    const __m256i spread = _mm256_setr_epi64x(0, 0x0101010101010101, 0, 0x0101010101010101);
+    uint16_t a, b;
+
+    memcpy(&a, p, sizeof(a));
+    memcpy(&b, q, sizeof(b));
+    return _mm256_cmpeq_epi8(
+        _mm256_and_si256(_mm256_shuffle_epi8(
+                             _mm256_setr_m128i(_mm_cvtsi32_si128(a), _mm_cvtsi32_si128(b)), spread),
+                         bit),
+        bit);
+}
+
+/* As bytes_32() of the blocks at p and at q: elements 0 to 15 of both, then 16 to 31 of both. */
+INLINE void bytes_of_two_32(__m256i bytes[2], const unsigned char *p, const unsigned char *q,
+                            enum mp_wtype type)
+{
+    const int fifth = type == MP_WTYPE_Q5_0 ? 2 : type == MP_WTYPE_Q5_1 ? 4 : 0;
+    const int head = type == MP_WTYPE_MXFP4 ? 1 : fifth != 0 ? fifth + 4 : has_min_32(type) ? 4 : 2;
+
+    UNROLL
+    for (int i = 0; i < 2; i++) {
+        if (type == MP_WTYPE_Q8_0) {
+            bytes[i] = two_16(p + head + 16 * i, q + head + 16 * i);
+            continue;
+        }
+        bytes[i] = bits_of(two_16(p + head, q + head), 4 * i, 15);
+        if (fifth != 0)
+            bytes[i] = v_or_masked(bytes[i], two_bit_masks(p + fifth + 2 * i, q + fifth + 2 * i),
+                                   _mm256_set1_epi8(16));
+        else if (type == MP_WTYPE_IQ4_NL)
+            bytes[i] = listed(mp_quant_iq4, offset_32(type), bytes[i]);
+        else if (type == MP_WTYPE_MXFP4)
+            bytes[i] = listed(mp_quant_fp4, offset_32(type), bytes[i]);
+    }
 }
 
 INLINE __m256i bytes_32(const unsigned char *p, enum mp_wtype type)
@@ -96,10 +163,4 @@ INLINE float scale_32(const unsigned char *p, enum mp_wtype type)
         return scale;
     }
     return half_at(p);
-}
-
-/* Does it add something to all elements, which are not negative then? */
-INLINE int has_min_32(enum mp_wtype type)
-{
-    return type == MP_WTYPE_Q4_1 || type == MP_WTYPE_Q5_1;
 }

@@ -210,12 +210,6 @@ INLINE __m256i load_once(const unsigned char *p)
     return a;
 }
 
-/* Bits [shift, shift + log2(mask + 1)) of each byte. */
-INLINE __m256i bits_of(__m256i a, int shift, int mask)
-{
-    return _mm256_and_si256(_mm256_srli_epi16(a, shift), _mm256_set1_epi8((char)mask));
-}
-
 /* `bits` bits of each byte from bit `bit` on become those from bit `to` on of a. */
 INLINE __m256i insert_bits(__m256i a, __m256i from, int bit, int to, int bits)
 {
